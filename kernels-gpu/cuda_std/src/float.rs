@@ -1,0 +1,57 @@
+//! Arithmetic whose bits must be the same on the GPU and in the emulator.
+use crate::imp;
+
+/// `a * b + c`, rounded once. PTX `fma.rn.f32`. Rust never contracts `a * b + c` by itself.
+#[inline(always)]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    imp::fma(a, b, c)
+}
+
+/// `e^x` within 2 units in the last place of the exact value for every `x`, subnormal results included: 1 at 0, 0 below
+/// -104, infinite above 88.73, NaN for NaN. Only additions, multiplications and [`fma`], so that the emulator gives the
+/// GPU's bits; `ex2.approx` alone would lose 2 units and subnormals.
+///
+/// Range reduction x = n ln 2 + r with ln 2 in two parts (Cody and Waite), then the polynomial of Cephes' `expf` on
+/// |r| <= ln 2 / 2, and two exact steps of scaling by a power of two.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    /// 1.5 * 2^23: adding and subtracting it rounds to the nearest integer.
+    const ROUND: f32 = 12_582_912.0;
+    /// Nine bits, so that its product with any n here is exact.
+    const LN_2_HIGH: f32 = 0.693_359_375;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    const POLYNOMIAL: [f32; 6] = [
+        1.987_569_1e-4,
+        1.398_199_9e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_5e-1,
+        5.000_000_1e-1,
+    ];
+    // Beyond these the result is 0 or infinite; the clamp keeps n inside what two scalings carry. NaN passes through.
+    let clamped = if x < -105.0 {
+        -105.0
+    } else if x > 90.0 {
+        90.0
+    } else {
+        x
+    };
+    let n = fma(clamped, core::f32::consts::LOG2_E, ROUND) - ROUND;
+    let r = fma(n, -LN_2_LOW, fma(n, -LN_2_HIGH, clamped));
+    let mut p = POLYNOMIAL[0];
+    let mut i = 1;
+    while i < POLYNOMIAL.len() {
+        p = fma(p, r, POLYNOMIAL[i]);
+        i += 1;
+    }
+    let p = fma(p, r * r, r) + 1.0;
+    let n = n as i32;
+    let half = n >> 1;
+    p * power_of_two(half) * power_of_two(n - half)
+}
+
+/// `2^n` for -126 <= n <= 127.
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits(((n + 127) << 23) as u32)
+}

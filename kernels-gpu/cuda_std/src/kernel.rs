@@ -1,0 +1,159 @@
+//! How a kernel is declared: its arguments once, its PTX entries, and what a launch must know of each.
+
+/// A kernel as the host sees it. `A` is the struct of its arguments.
+#[cfg(not(target_arch = "nvptx64"))]
+#[derive(Debug)]
+pub struct Kernel<A: 'static> {
+    /// The kernel's name, that of its file.
+    pub name: &'static str,
+    /// The compute capability it needs, times ten: 75, 80, ...
+    pub minimum_capability: u32,
+    /// The blocks a multiprocessor should be able to hold, for the compiler's register budget (PTX `.minnctapersm`).
+    pub blocks_per_multiprocessor: u32,
+    /// One PTX entry for each compile-time variant.
+    pub entries: &'static [Entry<A>],
+}
+
+/// One PTX entry.
+#[cfg(not(target_arch = "nvptx64"))]
+#[derive(Debug)]
+pub struct Entry<A: 'static> {
+    /// Its symbol in the PTX.
+    pub symbol: &'static str,
+    /// Threads of a block (PTX `.maxntid`).
+    pub threads: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// The body, for the emulator. Compiled with fused multiply-add where the processor has it.
+    pub body: unsafe fn(A),
+}
+
+/// What `xtask` needs to know of an entry, whatever its arguments.
+#[cfg(not(target_arch = "nvptx64"))]
+#[derive(Clone, Copy, Debug)]
+pub struct EntryFacts {
+    /// The kernel's name, that of its file.
+    pub kernel: &'static str,
+    /// Symbol in the PTX.
+    pub symbol: &'static str,
+    /// Compute capability it needs, times ten.
+    pub minimum_capability: u32,
+    /// Blocks a multiprocessor should be able to hold.
+    pub blocks_per_multiprocessor: u32,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl<A> Kernel<A> {
+    /// The facts of every entry.
+    pub fn facts(&self) -> impl Iterator<Item = EntryFacts> {
+        self.entries.iter().map(|entry| EntryFacts {
+            kernel: self.name,
+            symbol: entry.symbol,
+            minimum_capability: self.minimum_capability,
+            blocks_per_multiprocessor: self.blocks_per_multiprocessor,
+            threads: entry.threads,
+            shared_bytes: entry.shared_bytes,
+        })
+    }
+}
+
+/// Arguments that a driver launch can take the addresses of.
+#[cfg(not(target_arch = "nvptx64"))]
+pub trait Arguments: Copy + Send + Sync {
+    /// The address of each argument in the order of the PTX entry's parameters. Valid as long as `self` stays in place.
+    fn pointers(&self) -> Vec<*mut core::ffi::c_void>;
+}
+
+/// Declares a kernel: `Args` with one field an argument, `KERNEL` for the host, and in the PTX build one entry a variant
+/// whose parameters are the fields in order.
+///
+/// ```ignore
+/// cuda_std::kernel! {
+///     /// What the arguments are.
+///     pub struct Args { pub x: Global<f32>, pub y: GlobalMut<f32>, pub n: usize }
+///     kernel "scale", capability 80, blocks 1;
+///     entry gdn_scale_r1 = run::<1>, threads 128, shared size_of::<Shared>();
+/// }
+/// ```
+#[macro_export]
+macro_rules! kernel {
+    (
+        $(#[$documentation:meta])*
+        pub struct Args $fields:tt
+        kernel $name:literal, capability $capability:literal, blocks $blocks:literal;
+        $(entry $symbol:ident = $run:path, threads $threads:expr, shared $shared:expr;)+
+    ) => {
+        $crate::__kernel_arguments! { $(#[$documentation])* $fields }
+
+        $($crate::__kernel_entry! { $symbol, $run, $fields })+
+
+        /// The kernel's entries and what a launch must know of each.
+        #[cfg(not(target_arch = "nvptx64"))]
+        pub static KERNEL: $crate::kernel::Kernel<Args> = $crate::kernel::Kernel {
+            name: $name,
+            minimum_capability: $capability,
+            blocks_per_multiprocessor: $blocks,
+            entries: &[$($crate::kernel::Entry {
+                symbol: stringify!($symbol),
+                threads: $threads as u32,
+                shared_bytes: ($shared) as u32,
+                body: $symbol,
+            }),+],
+        };
+    };
+}
+
+/// The arguments' struct, and their addresses for the driver. Part of [`kernel!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __kernel_arguments {
+    ($(#[$documentation:meta])* { $($(#[$field_documentation:meta])* pub $field:ident: $type:ty),* $(,)? }) => {
+        $(#[$documentation])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct Args { $($(#[$field_documentation])* pub $field: $type),* }
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        impl $crate::kernel::Arguments for Args {
+            fn pointers(&self) -> Vec<*mut core::ffi::c_void> {
+                vec![$((&raw const self.$field).cast_mut().cast()),*]
+            }
+        }
+    };
+}
+
+/// One entry: the PTX symbol in the PTX build, the emulator's body otherwise. Part of [`kernel!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __kernel_entry {
+    ($symbol:ident, $run:path, { $($(#[$field_documentation:meta])* pub $field:ident: $type:ty),* $(,)? }) => {
+        #[cfg(target_arch = "nvptx64")]
+        #[allow(clippy::too_many_arguments, missing_docs)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $symbol($($field: $type),*) {
+            // SAFETY: the launch's contract is that of `run`.
+            unsafe { $run(Args { $($field),* }) }
+        }
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        unsafe fn $symbol(args: Args) {
+            /// The same body with the processor's fused multiply-add: the emulated one is a function call each.
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            unsafe fn with_fma(args: Args) {
+                // SAFETY: the launch's contract is that of `run`.
+                unsafe { $run(args) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
+                // SAFETY: the features were just detected.
+                return unsafe { with_fma(args) };
+            }
+            // SAFETY: the launch's contract is that of `run`.
+            unsafe { $run(args) }
+        }
+    };
+}

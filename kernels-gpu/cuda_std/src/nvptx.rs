@@ -1,0 +1,190 @@
+//! Each word as PTX. Convergent instructions (barriers, shuffles) are LLVM intrinsics: the compiler may duplicate inline
+//! assembly into branches, an intrinsic says that it may not.
+use core::arch::asm;
+
+use crate::memory::Quad;
+
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.read.ptx.sreg.tid.x"]
+    fn tid_x() -> u32;
+    #[link_name = "llvm.nvvm.read.ptx.sreg.ctaid.x"]
+    fn ctaid_x() -> u32;
+    #[link_name = "llvm.nvvm.read.ptx.sreg.ctaid.y"]
+    fn ctaid_y() -> u32;
+    #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.all"]
+    fn barrier_sync(barrier: u32);
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn bar_warp_sync(mask: u32);
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
+    fn shuffle_xor(mask: u32, value: f32, lane_mask: u32, clamp: u32) -> f32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.f32"]
+    fn shuffle_idx(mask: u32, value: f32, source: u32, clamp: u32) -> f32;
+    #[link_name = "llvm.nvvm.shfl.sync.up.f32"]
+    fn shuffle_up(mask: u32, value: f32, delta: u32, clamp: u32) -> f32;
+    /// The dynamic shared memory as a generic pointer, from address_spaces.ll: Rust cannot name an address space, and
+    /// after linking LLVM infers it, so that plain reads and writes become `ld.shared` and `st.shared`.
+    fn __gpu_dynamic_shared() -> *mut u8;
+    /// The 32-bit shared address of a generic pointer into shared memory, from address_spaces.ll.
+    fn __gpu_shared_address(pointer: *mut f32) -> u32;
+}
+
+/// The last argument of the shuffles: segments of the whole warp.
+const FULL_WARP: u32 = 0x1f;
+const ALL_LANES: u32 = u32::MAX;
+
+#[inline(always)]
+pub fn thread_idx_x() -> u32 {
+    // SAFETY: `%tid.x` is always readable.
+    unsafe { tid_x() }
+}
+
+#[inline(always)]
+pub fn block_idx_x() -> u32 {
+    // SAFETY: `%ctaid.x` is always readable.
+    unsafe { ctaid_x() }
+}
+
+#[inline(always)]
+pub fn block_idx_y() -> u32 {
+    // SAFETY: `%ctaid.y` is always readable.
+    unsafe { ctaid_y() }
+}
+
+#[inline(always)]
+pub unsafe fn sync_threads() {
+    // SAFETY: `bar.sync 0`; the caller has all threads here.
+    unsafe { barrier_sync(0) }
+}
+
+#[inline(always)]
+pub unsafe fn sync_warp() {
+    // SAFETY: `bar.warp.sync`; the caller has all lanes here.
+    unsafe { bar_warp_sync(ALL_LANES) }
+}
+
+#[inline(always)]
+pub unsafe fn warp_shuffle_xor(value: f32, lane_mask: u32) -> f32 {
+    // SAFETY: `shfl.sync.bfly`; the caller has all lanes here.
+    unsafe { shuffle_xor(ALL_LANES, value, lane_mask, FULL_WARP) }
+}
+
+#[inline(always)]
+pub unsafe fn warp_shuffle_idx(value: f32, source: u32) -> f32 {
+    // SAFETY: `shfl.sync.idx`; the caller has all lanes here.
+    unsafe { shuffle_idx(ALL_LANES, value, source, FULL_WARP) }
+}
+
+#[inline(always)]
+pub unsafe fn warp_shuffle_up(value: f32, delta: u32) -> f32 {
+    // SAFETY: `shfl.sync.up` (clamp 0: lanes below `delta` keep their value); the caller has all lanes here.
+    unsafe { shuffle_up(ALL_LANES, value, delta, 0) }
+}
+
+#[inline(always)]
+pub fn dynamic_shared_mem(_bytes: usize) -> *mut u8 {
+    // SAFETY: returns the address of the module's shared array.
+    unsafe { __gpu_dynamic_shared() }
+}
+
+/// A quad whose alignment the compiler knows, so that it moves by one instruction.
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+struct AlignedQuad(Quad);
+
+#[inline(always)]
+pub unsafe fn shared_read(pointer: *const f32) -> f32 {
+    // SAFETY: in the block's shared memory, by the caller.
+    unsafe { pointer.read() }
+}
+
+#[inline(always)]
+pub unsafe fn shared_write(pointer: *mut f32, value: f32) {
+    // SAFETY: in the block's shared memory, by the caller.
+    unsafe { pointer.write(value) }
+}
+
+#[inline(always)]
+pub unsafe fn shared_read_quad(pointer: *const f32) -> Quad {
+    // SAFETY: in the block's shared memory and 16-byte aligned, by the caller.
+    unsafe { pointer.cast::<AlignedQuad>().read().0 }
+}
+
+#[inline(always)]
+pub unsafe fn shared_write_quad(pointer: *mut f32, value: Quad) {
+    // SAFETY: in the block's shared memory and 16-byte aligned, by the caller.
+    unsafe { pointer.cast::<AlignedQuad>().write(AlignedQuad(value)) }
+}
+
+#[inline(always)]
+pub unsafe fn global_read<T: Copy>(pointer: *const T) -> T {
+    // SAFETY: the caller's contract.
+    unsafe { pointer.read() }
+}
+
+#[inline(always)]
+pub unsafe fn global_read_quad(pointer: *const f32) -> Quad {
+    // SAFETY: the caller's contract, alignment included.
+    unsafe { pointer.cast::<AlignedQuad>().read().0 }
+}
+
+#[inline(always)]
+pub unsafe fn global_write<T: Copy>(pointer: *mut T, value: T) {
+    // SAFETY: the caller's contract.
+    unsafe { pointer.write(value) }
+}
+
+#[inline(always)]
+pub unsafe fn global_write_quad(pointer: *mut f32, value: Quad) {
+    // SAFETY: the caller's contract, alignment included.
+    unsafe { pointer.cast::<AlignedQuad>().write(AlignedQuad(value)) }
+}
+
+#[inline(always)]
+pub unsafe fn copy_async_16(destination: *mut f32, source: *const f32) {
+    // SAFETY: `cp.async.cg` of 16 bytes; in bounds and aligned by the caller. No memory clobber is omitted: the compiler
+    // must keep it ordered with the barriers.
+    unsafe {
+        asm!(
+            "cp.async.cg.shared.global [{destination}], [{source}], 16;",
+            destination = in(reg32) __gpu_shared_address(destination),
+            source = in(reg64) source,
+            options(nostack),
+        );
+    }
+}
+
+#[inline(always)]
+pub unsafe fn copy_async_4(destination: *mut f32, source: *const f32) {
+    // SAFETY: `cp.async.ca` of 4 bytes; in bounds by the caller.
+    unsafe {
+        asm!(
+            "cp.async.ca.shared.global [{destination}], [{source}], 4;",
+            destination = in(reg32) __gpu_shared_address(destination),
+            source = in(reg64) source,
+            options(nostack),
+        );
+    }
+}
+
+#[inline(always)]
+pub fn copy_async_commit() {
+    // SAFETY: `cp.async.commit_group` has no precondition.
+    unsafe { asm!("cp.async.commit_group;", options(nostack)) }
+}
+
+#[inline(always)]
+pub fn copy_async_wait<const PENDING: u32>() {
+    // SAFETY: `cp.async.wait_group` has no precondition.
+    unsafe { asm!("cp.async.wait_group {pending};", pending = const PENDING, options(nostack)) }
+}
+
+#[inline(always)]
+pub unsafe fn prefetch(source: *const f32) {
+    // SAFETY: `prefetch.global.L2` never faults.
+    unsafe { asm!("prefetch.global.L2 [{source}];", source = in(reg64) source, options(nostack, readonly)) }
+}
+
+#[inline(always)]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    core::intrinsics::fmaf32(a, b, c)
+}

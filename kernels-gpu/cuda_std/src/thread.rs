@@ -1,0 +1,33 @@
+//! Where a thread stands, and the barrier of its block.
+use crate::imp;
+
+/// Index of the thread in its block; blocks are one-dimensional. PTX `%tid.x`.
+#[inline(always)]
+pub fn thread_idx_x() -> u32 {
+    imp::thread_idx_x()
+}
+
+/// Index of the block in the grid's first dimension. PTX `%ctaid.x`.
+#[inline(always)]
+pub fn block_idx_x() -> u32 {
+    imp::block_idx_x()
+}
+
+/// Index of the block in the grid's second dimension. PTX `%ctaid.y`.
+#[inline(always)]
+pub fn block_idx_y() -> u32 {
+    imp::block_idx_y()
+}
+
+/// Waits until every thread of the block is here; what they wrote to shared and global memory before is visible to all
+/// of them after. PTX `bar.sync 0`. In the emulator, threads that wait at different barriers, or exit while others
+/// wait, are a fault.
+///
+/// # Safety
+/// Every thread of the block reaches the same call the same number of times.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn sync_threads() {
+    // SAFETY: the caller's contract is the instruction's.
+    unsafe { imp::sync_threads() }
+}
