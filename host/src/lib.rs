@@ -1,1 +1,23 @@
-//! Placeholder.
+//! The Gated DeltaNet recurrence: CUDA and CPU backends, the emulated kernels, and the float64 reference.
+//!
+//! Per value head, with a state S of 128 key rows x 128 value columns:
+//!
+//! ```text
+//! S_t = e^(g_t) S_(t-1) + k_t d_t^T,   d_t = beta_t (v_t - e^(g_t) S_(t-1)^T k_t),   o_t = scale * S_t^T q_t
+//! ```
+
+mod call;
+pub mod compare;
+pub mod cpu;
+pub mod emulated;
+mod error;
+mod heads;
+pub mod inputs;
+pub mod reference;
+
+#[cfg(feature = "cuda")]
+pub mod cuda;
+
+pub use call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
+pub use error::{Error, Reason, Result};
+pub use heads::{HEAD_DIM, HeadMap, Heads};

@@ -1,0 +1,116 @@
+//! What can go wrong, by cause. Messages name the argument, its value, the limit, and the cure where one is known.
+#![forbid(unsafe_code)]
+
+/// The result of everything here that can fail.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// Why a call was refused or failed. Nothing has been written where a call is refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A count, a length or a stride does not fit.
+    #[error("{argument}: expected {expected}, got {got}")]
+    Shape {
+        /// The argument.
+        argument: &'static str,
+        /// What it should be.
+        expected: String,
+        /// What it is.
+        got: String,
+    },
+    /// A head size that no kernel is written for.
+    #[error("{argument} = {got} is not supported: the kernels are written for {supported}")]
+    HeadDim {
+        /// `head_k_dim` or `head_v_dim`.
+        argument: &'static str,
+        /// What it is.
+        got: usize,
+        /// What it has to be.
+        supported: usize,
+    },
+    /// A null device pointer to something that has elements.
+    #[error("{argument}: the device pointer is null")]
+    Null {
+        /// The argument.
+        argument: &'static str,
+    },
+    /// An address that no element can have, or that the forced kernel cannot read.
+    #[error("{argument}: address {address:#x} or a stride is not a multiple of {required} bytes")]
+    Misaligned {
+        /// The argument.
+        argument: &'static str,
+        /// Its address.
+        address: u64,
+        /// The alignment asked for.
+        required: usize,
+    },
+    /// A kernel that was asked for by name and cannot run this problem here.
+    #[error("{kernel} cannot run here: {reason}")]
+    Refused {
+        /// The kernel.
+        kernel: &'static str,
+        /// Why, as a sentence.
+        reason: Reason,
+    },
+    /// The emulator found a fault in a kernel: a defect of the kernel, not of the caller.
+    #[error("the emulator stopped {kernel}: {fault}")]
+    Emulator {
+        /// The PTX symbol.
+        kernel: &'static str,
+        /// What it found, with the kernel's line.
+        fault: cuda_std::emulator::Fault,
+    },
+    /// Everything of the CUDA backend.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::CudaError),
+}
+
+impl Error {
+    /// An [`Error::Shape`].
+    pub(crate) fn shape(argument: &'static str, expected: impl Into<String>, got: impl ToString) -> Self {
+        Self::Shape { argument, expected: expected.into(), got: got.to_string() }
+    }
+}
+
+/// Why a kernel was chosen or refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// It is the first choice for this problem and device.
+    #[error("first choice")]
+    Selected,
+    /// It was asked for by name.
+    #[error("asked for by name")]
+    Forced,
+    /// The device is too old for it.
+    #[error("compute capability {}.{} is below the {}.{} it needs", have / 10, have % 10, need / 10, need % 10)]
+    Capability {
+        /// The device's capability, times ten.
+        have: u32,
+        /// The kernel's.
+        need: u32,
+    },
+    /// It moves 16 bytes at a time, and this argument is not aligned to them.
+    #[error("{argument} has an address or a stride that is not a multiple of 16 bytes")]
+    Unaligned {
+        /// The argument.
+        argument: &'static str,
+    },
+    /// It is compiled for other numbers of value heads per key head.
+    #[error("{ratio} value heads per key head; it is compiled for 1 to {most}")]
+    HeadRatio {
+        /// The problem's ratio.
+        ratio: usize,
+        /// The largest there is an entry for.
+        most: usize,
+    },
+    /// It wants more shared memory than a block can have.
+    #[error("{need} bytes of shared memory a block, the device gives {have}")]
+    SharedMemory {
+        /// The device's opt-in limit.
+        have: u32,
+        /// The kernel's need.
+        need: u32,
+    },
+}
