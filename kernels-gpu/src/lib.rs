@@ -1,1 +1,41 @@
-//! Placeholder.
+//! Gated DeltaNet kernels. One source: PTX for the GPU, and bodies that the emulator of `cuda_std` runs on the CPU.
+//!
+//! Per value head, with a state `s` of 128 key rows x 128 value columns:
+//!
+//! ```text
+//! s <- e^g s + k d^T,   d = beta (v - e^g s^T k),   o = scale * s^T q        token by token
+//! ```
+//!
+//! | kernel | for |
+//! | --- | --- |
+//! | [`kernels::recurrent_by_key_head`] | sm_80 and newer, 16-byte aligned rows, 1 to 4 value heads per key head |
+//! | [`kernels::recurrent_by_column`] | any card from sm_75, any alignment, any number of value heads per key head |
+//!
+//! Both compute the same sums in the same order ([`kernels::recurrence`]), so their results are equal bit for bit.
+//!
+//! # Symbols
+//! Single letters stand for these alone; everything else is words.
+//!
+//! | symbol | meaning | shape |
+//! | --- | --- | --- |
+//! | `q` `k` `v` | query, key, value of a token | 128 each |
+//! | `g` | log of the forget gate, at most 0 | scalar |
+//! | `beta` | write strength | scalar |
+//! | `s` | state | 128 x 128 |
+//! | `d` | correction that a token writes | 128 |
+//! | `o` | output | 128 |
+#![cfg_attr(target_arch = "nvptx64", no_std)]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, stdarch_nvptx))]
+
+pub mod kernels;
+pub mod shape;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod table;
+
+/// A violated bound traps on the GPU; the emulator says where.
+#[cfg(target_arch = "nvptx64")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: `trap` has no precondition.
+    unsafe { core::arch::nvptx::trap() }
+}

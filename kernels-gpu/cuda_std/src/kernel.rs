@@ -68,50 +68,51 @@ pub trait Arguments: Copy + Send + Sync {
     fn pointers(&self) -> Vec<*mut core::ffi::c_void>;
 }
 
-/// Declares a kernel: `Args` with one field an argument, `KERNEL` for the host, and in the PTX build one entry a variant
-/// whose parameters are the fields in order.
+/// Declares the arguments of one or more kernels: the struct `Args`, and the macro, named after `for`, that declares a
+/// kernel which takes them. In the PTX build each entry's parameters are the fields in order.
 ///
-/// ```ignore
-/// cuda_std::kernel! {
-///     /// What the arguments are.
-///     pub struct Args { pub x: Global<f32>, pub y: GlobalMut<f32>, pub n: usize }
-///     kernel "scale", capability 80, blocks 1;
-///     entry gdn_scale_r1 = run::<1>, threads 128, shared size_of::<Shared>();
+/// ```
+/// # #![allow(missing_docs)]
+/// mod scale {
+///     use cuda_std::{Global, GlobalMut, thread};
+///     pub const THREADS: usize = 128;
+///     cuda_std::arguments! {
+///         /// What the kernel takes.
+///         pub struct Args {
+///             /// Read.
+///             pub x: Global<f32>,
+///             /// Written.
+///             pub y: GlobalMut<f32>,
+///         }
+///         for scale_kernel
+///     }
+///     scale_kernel! {
+///         kernel "scale", capability 75, blocks 1;
+///         entry scale_by_two = run::<2>, threads THREADS, shared 0;
+///     }
+///     unsafe fn run<const FACTOR: u32>(args: Args) {
+///         let i = thread::thread_idx_x() as usize;
+///         unsafe { args.y.put(i, args.x.at(i) * FACTOR as f32) }
+///     }
 /// }
+/// assert_eq!(scale::KERNEL.entries[0].symbol, "scale_by_two");
 /// ```
 #[macro_export]
-macro_rules! kernel {
-    (
-        $(#[$documentation:meta])*
-        pub struct Args $fields:tt
-        kernel $name:literal, capability $capability:literal, blocks $blocks:literal;
-        $(entry $symbol:ident = $run:path, threads $threads:expr, shared $shared:expr;)+
-    ) => {
-        $crate::__kernel_arguments! { $(#[$documentation])* $fields }
-
-        $($crate::__kernel_entry! { $symbol, $run, $fields })+
-
-        /// The kernel's entries and what a launch must know of each.
-        #[cfg(not(target_arch = "nvptx64"))]
-        pub static KERNEL: $crate::kernel::Kernel<Args> = $crate::kernel::Kernel {
-            name: $name,
-            minimum_capability: $capability,
-            blocks_per_multiprocessor: $blocks,
-            entries: &[$($crate::kernel::Entry {
-                symbol: stringify!($symbol),
-                threads: $threads as u32,
-                shared_bytes: ($shared) as u32,
-                body: $symbol,
-            }),+],
-        };
+macro_rules! arguments {
+    ($(#[$documentation:meta])* pub struct Args $fields:tt for $kernel:ident) => {
+        $crate::__arguments! { $(#[$documentation])* $fields $kernel $ }
     };
 }
 
-/// The arguments' struct, and their addresses for the driver. Part of [`kernel!`].
+/// The arguments' struct, their addresses for the driver, and the macro for kernels. Part of [`arguments!`].
 #[doc(hidden)]
 #[macro_export]
-macro_rules! __kernel_arguments {
-    ($(#[$documentation:meta])* { $($(#[$field_documentation:meta])* pub $field:ident: $type:ty),* $(,)? }) => {
+macro_rules! __arguments {
+    (
+        $(#[$documentation:meta])*
+        { $($(#[$field_documentation:meta])* pub $field:ident: $type:ty),* $(,)? }
+        $kernel:ident $dollar:tt
+    ) => {
         $(#[$documentation])*
         #[derive(Clone, Copy, Debug)]
         pub struct Args { $($(#[$field_documentation])* pub $field: $type),* }
@@ -122,14 +123,41 @@ macro_rules! __kernel_arguments {
                 vec![$((&raw const self.$field).cast_mut().cast()),*]
             }
         }
+
+        /// Declares a kernel that takes these arguments.
+        macro_rules! $kernel {
+            (
+                kernel $dollar name:literal, capability $dollar capability:literal, blocks $dollar blocks:literal;
+                $dollar(entry $dollar symbol:ident = $dollar run:path,
+                    threads $dollar threads:expr, shared $dollar shared:expr;)+
+            ) => {
+                $dollar($crate::__kernel_entry! { $dollar symbol, $dollar run, { $($field: $type),* } })+
+
+                /// The kernel's entries and what a launch must know of each.
+                #[cfg(not(target_arch = "nvptx64"))]
+                pub static KERNEL: $crate::kernel::Kernel<Args> = $crate::kernel::Kernel {
+                    name: $dollar name,
+                    minimum_capability: $dollar capability,
+                    blocks_per_multiprocessor: $dollar blocks,
+                    entries: &[$dollar($crate::kernel::Entry {
+                        symbol: stringify!($dollar symbol),
+                        threads: ($dollar threads) as u32,
+                        shared_bytes: ($dollar shared) as u32,
+                        body: $dollar symbol,
+                    }),+],
+                };
+            };
+        }
+        #[allow(unused_imports)]
+        pub(crate) use $kernel;
     };
 }
 
-/// One entry: the PTX symbol in the PTX build, the emulator's body otherwise. Part of [`kernel!`].
+/// One entry: the PTX symbol in the PTX build, the emulator's body otherwise. Part of [`arguments!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __kernel_entry {
-    ($symbol:ident, $run:path, { $($(#[$field_documentation:meta])* pub $field:ident: $type:ty),* $(,)? }) => {
+    ($symbol:ident, $run:path, { $($field:ident: $type:ty),* }) => {
         #[cfg(target_arch = "nvptx64")]
         #[allow(clippy::too_many_arguments, missing_docs)]
         #[unsafe(no_mangle)]

@@ -14,11 +14,11 @@
 //! | [`async_copy`] | copies from global to shared memory in the background |
 //! | [`float`] | fused multiply-add, exponential |
 //!
-//! [`kernel!`] declares a kernel's arguments once, for its PTX entries, for a launch and for the emulator.
+//! [`arguments!`] declares a kernel's arguments once, for its PTX entries, for a launch and for the emulator.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
-    feature(core_intrinsics, link_llvm_intrinsics, abi_ptx, asm_experimental_arch)
+    feature(core_intrinsics, link_llvm_intrinsics, asm_experimental_arch)
 )]
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features))]
 

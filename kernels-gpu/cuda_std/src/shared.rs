@@ -26,7 +26,7 @@ impl<const N: usize> Tile<N> {
     #[inline(always)]
     #[track_caller]
     pub fn address(tile: *mut Self, index: usize, elements: usize) -> *mut f32 {
-        assert!(index + elements <= N);
+        imp::require(index + elements <= N);
         tile.cast::<f32>().wrapping_add(index)
     }
 

@@ -7,6 +7,17 @@ pub fn thread_idx_x() -> u32 {
     imp::thread_idx_x()
 }
 
+/// [`thread_idx_x`] in a block of `THREADS`, for the compiler to know the bound. The launch's block size is checked by the
+/// host against the same number, and in the emulator here.
+#[inline(always)]
+#[track_caller]
+pub fn thread_idx_below<const THREADS: usize>() -> usize {
+    let thread = imp::thread_idx_x() as usize;
+    // SAFETY: blocks have `THREADS` threads: the PTX entry says so (`.maxntid`), and a larger launch fails.
+    unsafe { imp::assume(thread < THREADS) };
+    thread
+}
+
 /// Index of the block in the grid's first dimension. PTX `%ctaid.x`.
 #[inline(always)]
 pub fn block_idx_x() -> u32 {

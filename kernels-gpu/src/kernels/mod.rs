@@ -1,0 +1,4 @@
+//! The kernels, one file each, and the mathematics that several of them share.
+pub mod recurrence;
+pub mod recurrent_by_column;
+pub mod recurrent_by_key_head;
