@@ -38,21 +38,6 @@ pub fn thread_idx_x() -> u32 {
     unsafe { tid_x() }
 }
 
-/// Tells the compiler a fact that holds by the launch.
-#[inline(always)]
-pub unsafe fn assume(fact: bool) {
-    // SAFETY: the caller's contract.
-    unsafe { core::hint::assert_unchecked(fact) }
-}
-
-/// Traps where a bound is violated: a panic with a message would drag formatting code and a stack into every kernel.
-#[inline(always)]
-pub fn require(condition: bool) {
-    if !condition {
-        core::intrinsics::abort()
-    }
-}
-
 #[inline(always)]
 pub fn block_idx_x() -> u32 {
     // SAFETY: `%ctaid.x` is always readable.
@@ -101,10 +86,22 @@ pub fn dynamic_shared_mem(_bytes: usize) -> *mut u8 {
     unsafe { __gpu_dynamic_shared() }
 }
 
-/// A quad whose alignment the compiler knows, so that it moves by one instruction.
-#[repr(C, align(16))]
+/// A quad as a vector register: an aligned struct would do, if LLVM did not make two 8-byte moves of a plain copy.
+#[repr(simd)]
 #[derive(Clone, Copy)]
-struct AlignedQuad(Quad);
+struct VectorQuad(Quad);
+
+#[inline(always)]
+unsafe fn read_vector(pointer: *const f32) -> Quad {
+    // SAFETY: readable and 16-byte aligned, by the caller; a vector of four floats has a quad's bytes.
+    unsafe { core::mem::transmute::<VectorQuad, Quad>(pointer.cast::<VectorQuad>().read()) }
+}
+
+#[inline(always)]
+unsafe fn write_vector(pointer: *mut f32, value: Quad) {
+    // SAFETY: writable and 16-byte aligned, by the caller; a vector of four floats has a quad's bytes.
+    unsafe { pointer.cast::<VectorQuad>().write(core::mem::transmute::<Quad, VectorQuad>(value)) }
+}
 
 #[inline(always)]
 pub unsafe fn shared_read(pointer: *const f32) -> f32 {
@@ -121,13 +118,13 @@ pub unsafe fn shared_write(pointer: *mut f32, value: f32) {
 #[inline(always)]
 pub unsafe fn shared_read_quad(pointer: *const f32) -> Quad {
     // SAFETY: in the block's shared memory and 16-byte aligned, by the caller.
-    unsafe { pointer.cast::<AlignedQuad>().read().0 }
+    unsafe { read_vector(pointer) }
 }
 
 #[inline(always)]
 pub unsafe fn shared_write_quad(pointer: *mut f32, value: Quad) {
     // SAFETY: in the block's shared memory and 16-byte aligned, by the caller.
-    unsafe { pointer.cast::<AlignedQuad>().write(AlignedQuad(value)) }
+    unsafe { write_vector(pointer, value) }
 }
 
 #[inline(always)]
@@ -139,7 +136,7 @@ pub unsafe fn global_read<T: Copy>(pointer: *const T) -> T {
 #[inline(always)]
 pub unsafe fn global_read_quad(pointer: *const f32) -> Quad {
     // SAFETY: the caller's contract, alignment included.
-    unsafe { pointer.cast::<AlignedQuad>().read().0 }
+    unsafe { read_vector(pointer) }
 }
 
 #[inline(always)]
@@ -151,7 +148,7 @@ pub unsafe fn global_write<T: Copy>(pointer: *mut T, value: T) {
 #[inline(always)]
 pub unsafe fn global_write_quad(pointer: *mut f32, value: Quad) {
     // SAFETY: the caller's contract, alignment included.
-    unsafe { pointer.cast::<AlignedQuad>().write(AlignedQuad(value)) }
+    unsafe { write_vector(pointer, value) }
 }
 
 #[inline(always)]
