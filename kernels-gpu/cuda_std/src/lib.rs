@@ -18,7 +18,7 @@
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
-    feature(core_intrinsics, link_llvm_intrinsics, asm_experimental_arch)
+    feature(core_intrinsics, link_llvm_intrinsics, repr_simd, asm_experimental_arch)
 )]
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features))]
 

@@ -38,6 +38,21 @@ pub fn thread_idx_x() -> u32 {
     unsafe { tid_x() }
 }
 
+/// Tells the compiler a fact that holds by the launch.
+#[inline(always)]
+pub unsafe fn assume(fact: bool) {
+    // SAFETY: the caller's contract.
+    unsafe { core::hint::assert_unchecked(fact) }
+}
+
+/// Traps where a bound is violated: a panic with a message would drag formatting code and a stack into every kernel.
+#[inline(always)]
+pub fn require(condition: bool) {
+    if !condition {
+        core::intrinsics::abort()
+    }
+}
+
 #[inline(always)]
 pub fn block_idx_x() -> u32 {
     // SAFETY: `%ctaid.x` is always readable.
