@@ -2,13 +2,18 @@
 #![forbid(unsafe_code)]
 
 mod build_ptx;
+mod ci;
 mod code;
 mod device_compiler;
 mod pipeline;
 mod process;
+mod ptx_audit;
 mod ptx_text;
+mod ptxas;
 mod sources;
 mod targets;
+mod tidy;
+mod verify_ptx;
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +22,23 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Tasks of the project")]
 enum Task {
-    /// Compiles the kernels to host/ptx.
+    /// Compiles the kernels to host/ptx
     BuildPtx(build_ptx::Arguments),
+    /// Assembles host/ptx for every architecture; reports registers, spills, shared memory and barriers
+    VerifyPtx(verify_ptx::Arguments),
+    /// Checks the rules that no compiler knows
+    Tidy,
+    /// Runs every check of the project: the one door
+    Ci,
 }
 
 fn main() -> anyhow::Result<()> {
     let root = root();
     match Task::parse() {
         Task::BuildPtx(arguments) => build_ptx::run(&root, &arguments),
+        Task::VerifyPtx(arguments) => verify_ptx::run(&root, &arguments),
+        Task::Tidy => tidy::run(&root),
+        Task::Ci => ci::run(&root),
     }
 }
 
