@@ -81,10 +81,10 @@ fn check(
             return Ok(());
         }
     };
-    if made_by.iter().any(|version| *version != compiler.version) {
+    if let Some(other) = made_by.iter().find(|&version| *version != compiler.version) {
         println!(
-            "host/ptx matches the hash of its sources; not rebuilt, since it was made by\n  {}\nand here is\n  {}",
-            made_by[0], compiler.version
+            "host/ptx matches the hash of its sources; not rebuilt, since it was made by\n  {other}\nand here is\n  {}",
+            compiler.version
         );
         return Ok(());
     }

@@ -16,6 +16,7 @@ mod tidy;
 mod verify_ptx;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::Parser;
 
@@ -32,13 +33,21 @@ enum Task {
     Ci,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let root = root();
-    match Task::parse() {
+    let result = match Task::parse() {
         Task::BuildPtx(arguments) => build_ptx::run(&root, &arguments),
         Task::VerifyPtx(arguments) => verify_ptx::run(&root, &arguments),
         Task::Tidy => tidy::run(&root),
         Task::Ci => ci::run(&root),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // The message names the cure; a backtrace would bury it.
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
