@@ -39,7 +39,7 @@ pub fn find(root: &Path, named: Option<&Path>) -> Result<PathBuf> {
     process::find_in_path("ptxas").or_else(|| in_virtual_environment(&root.join(".venv"))).context(CURE)
 }
 
-/// NVIDIA's wheels put it into site-packages/nvidia/cu<version>/bin, older ones into nvidia/cuda_nvcc/bin.
+/// NVIDIA's wheels put it into nvidia/cu13/bin or the like, older ones into nvidia/cuda_nvcc/bin.
 fn in_virtual_environment(folder: &Path) -> Option<PathBuf> {
     let mut files = Vec::new();
     for library in ["lib", "Lib"] {

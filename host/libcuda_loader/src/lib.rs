@@ -1,7 +1,7 @@
 //! Lets one binary start with and without an NVIDIA driver, although `cust` links libcuda.
 //!
 //! The workspace's linker finds an empty archive in place of libcuda (.cargo/config.toml), and this crate defines the
-//! symbols instead ([`symbols`]): each is a jump through a table that [`load`] fills from the driver. Before that, and on
+//! symbols instead (symbols.rs): each is a jump through a table that [`load`] fills from the driver. Before that, and on
 //! machines without a driver, every symbol returns `CUDA_ERROR_NOT_INITIALIZED`, so `cust::init` reports it as an error.
 //!
 //! # Use
