@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_depends_on_device_sources_alone() {
+    fn the_hash_is_sha_256_in_hexadecimal() {
         let hash = hash(&crate::root()).unwrap();
         assert_eq!(hash.len(), 64);
         assert!(hash.chars().all(|digit| digit.is_ascii_hexdigit()));
