@@ -38,21 +38,13 @@ impl<'a> Memory<'a> {
 
     /// Lends `slice` for reading. `T` has no padding.
     pub fn read_only<T: Copy + Sync>(&mut self, slice: &'a [T]) -> Global<T> {
-        self.regions.push(Region {
-            start: slice.as_ptr().addr(),
-            bytes: size_of_val(slice),
-            writable: false,
-        });
+        self.regions.push(Region { start: slice.as_ptr().addr(), bytes: size_of_val(slice), writable: false });
         Global::new(slice.as_ptr())
     }
 
     /// Lends `slice` for writing and reading. `T` has no padding, and every pattern of bits is a value of it.
     pub fn read_write<T: Copy + Send + Sync>(&mut self, slice: &'a mut [T]) -> GlobalMut<T> {
-        self.regions.push(Region {
-            start: slice.as_ptr().addr(),
-            bytes: size_of_val(slice),
-            writable: true,
-        });
+        self.regions.push(Region { start: slice.as_ptr().addr(), bytes: size_of_val(slice), writable: true });
         GlobalMut::new(slice.as_mut_ptr())
     }
 

@@ -45,11 +45,8 @@ impl Access {
         let address = std::ptr::from_ref(location).expose_provenance();
         let distance = address.wrapping_sub(std::ptr::from_ref(ANCHOR).addr()) as i64 / 8;
         let limit = UNKNOWN_LOCATION as i64;
-        let kept = if distance > -limit && distance < limit {
-            distance as u64 & LOCATION_MASK
-        } else {
-            UNKNOWN_LOCATION
-        };
+        let kept =
+            if distance > -limit && distance < limit { distance as u64 & LOCATION_MASK } else { UNKNOWN_LOCATION };
         Self(self.0 | kept)
     }
 
@@ -93,8 +90,7 @@ impl Access {
     /// Whether this access precedes `later`, which is in the same interval of the block.
     fn precedes(self, later: Self) -> bool {
         !self.is_undelivered()
-            && (self.thread() == later.thread()
-                || self.warp() == later.warp() && self.stamp() < later.stamp())
+            && (self.thread() == later.thread() || self.warp() == later.warp() && self.stamp() < later.stamp())
     }
 }
 
@@ -147,6 +143,11 @@ impl Record {
         Ok(())
     }
 
+    /// A copy to this word is under way, issued by `writer`, whose write has been noted.
+    pub fn set_undelivered(&mut self, writer: Access) {
+        self.writer = writer.undelivered();
+    }
+
     /// The copy under way to this word is delivered, as a write of the thread that issued it.
     pub fn deliver(&mut self, writer: Access) {
         debug_assert!(self.writer.is_undelivered());
@@ -157,10 +158,5 @@ impl Record {
     pub fn forget(&mut self) {
         let writer = if self.writer.is_undelivered() { self.writer } else { Access::default() };
         *self = Self { writer, ..Self::default() };
-    }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        *self = Self::default();
     }
 }

@@ -1,0 +1,164 @@
+//! Each word as a call of the emulator, with the place in the kernel's source for its faults.
+//!
+//! Accesses are not inlined into the kernel: their checks would swell it, and the call costs little beside them.
+use std::panic::Location;
+
+use crate::emulator;
+use crate::memory::Quad;
+
+#[inline(always)]
+#[track_caller]
+pub fn thread_idx_x() -> u32 {
+    emulator::thread_index()
+}
+
+/// On the GPU the compiler takes the fact for granted; here it is checked.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn assume(fact: bool) {
+    assert!(fact, "what the kernel assumes of its launch does not hold");
+}
+
+/// A bound of a kernel. On the GPU its violation traps.
+#[inline(always)]
+#[track_caller]
+pub fn require(condition: bool) {
+    assert!(condition, "an index out of the bounds of its tile");
+}
+
+#[inline(always)]
+#[track_caller]
+pub fn block_idx_x() -> u32 {
+    emulator::block_index()[0]
+}
+
+#[inline(always)]
+#[track_caller]
+pub fn block_idx_y() -> u32 {
+    emulator::block_index()[1]
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn sync_threads() {
+    emulator::sync_threads(Location::caller());
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn sync_warp() {
+    emulator::sync_warp(Location::caller());
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn warp_shuffle_xor(value: f32, lane_mask: u32) -> f32 {
+    emulator::shuffle_xor(value, lane_mask, Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn warp_shuffle_idx(value: f32, source: u32) -> f32 {
+    emulator::shuffle_index(value, source, Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn warp_shuffle_up(value: f32, delta: u32) -> f32 {
+    emulator::shuffle_up(value, delta, Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
+pub fn dynamic_shared_mem(bytes: usize) -> *mut u8 {
+    emulator::shared_memory(bytes, Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn shared_read(pointer: *const f32) -> f32 {
+    emulator::shared_read(pointer, Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn shared_write(pointer: *mut f32, value: f32) {
+    emulator::shared_write(pointer, value, Location::caller());
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn shared_read_quad(pointer: *const f32) -> Quad {
+    emulator::shared_read_quad(pointer, Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn shared_write_quad(pointer: *mut f32, value: Quad) {
+    emulator::shared_write_quad(pointer, value, Location::caller());
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn global_read<T: Copy>(pointer: *const T) -> T {
+    emulator::global_read(pointer, align_of::<T>(), Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn global_read_quad(pointer: *const f32) -> Quad {
+    emulator::global_read(pointer.cast::<Quad>(), align_of_quad(), Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn global_write<T: Copy>(pointer: *mut T, value: T) {
+    emulator::global_write(pointer, value, align_of::<T>(), Location::caller());
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn global_write_quad(pointer: *mut f32, value: Quad) {
+    emulator::global_write(pointer.cast::<Quad>(), value, align_of_quad(), Location::caller());
+}
+
+/// What the GPU's 16-byte accesses need; the type itself asks for less.
+const fn align_of_quad() -> usize {
+    size_of::<Quad>()
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn copy_async_16(destination: *mut f32, source: *const f32) {
+    emulator::copy_async_16(destination, source, Location::caller());
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn copy_async_4(destination: *mut f32, source: *const f32) {
+    emulator::copy_async_4(destination, source, Location::caller());
+}
+
+#[inline(always)]
+#[track_caller]
+pub fn copy_async_commit() {
+    emulator::commit();
+}
+
+#[inline(always)]
+#[track_caller]
+pub fn copy_async_wait<const PENDING: u32>() {
+    emulator::wait(PENDING);
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn prefetch(source: *const f32) {
+    emulator::prefetch(source, Location::caller());
+}
+
+/// In a body compiled for processors with the instruction, the instruction; elsewhere a function with the same result.
+#[inline(always)]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    a.mul_add(b, c)
+}
