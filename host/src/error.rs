@@ -97,6 +97,9 @@ pub enum Reason {
         /// The argument.
         argument: &'static str,
     },
+    /// The loaded PTX file is for older devices and does not have it.
+    #[error("not in the PTX that was loaded for this device")]
+    NotLoaded,
     /// It is compiled for other numbers of value heads per key head.
     #[error("{ratio} value heads per key head; it is compiled for 1 to {most}")]
     HeadRatio {
@@ -104,13 +107,5 @@ pub enum Reason {
         ratio: usize,
         /// The largest there is an entry for.
         most: usize,
-    },
-    /// It wants more shared memory than a block can have.
-    #[error("{need} bytes of shared memory a block, the device gives {have}")]
-    SharedMemory {
-        /// The device's opt-in limit.
-        have: u32,
-        /// The kernel's need.
-        need: u32,
     },
 }

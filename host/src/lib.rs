@@ -12,12 +12,17 @@ pub mod cpu;
 pub mod emulated;
 mod error;
 mod heads;
+mod kernel;
 pub mod inputs;
 pub mod reference;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
 
+#[cfg(all(test, feature = "cuda"))]
+use libcuda_loader as _;
+
 pub use call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
 pub use error::{Error, Reason, Result};
 pub use heads::{HEAD_DIM, HeadMap, Heads};
+pub use kernel::Kernel;
