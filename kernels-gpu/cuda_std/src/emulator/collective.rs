@@ -49,10 +49,17 @@ fn same(a: &'static Location<'static>, b: &'static Location<'static>) -> bool {
     std::ptr::eq(a, b) || a == b
 }
 
-/// Brings the running lane's value to the warp's operation and waits until all lanes have come. Returns the warp and
-/// the index of the values. The last lane to come goes on without a switch.
-#[inline]
-fn meet(operation: Collective, value: f32, location: &'static Location<'static>) -> (*mut Warp, usize) {
+/// Where the values of an operation are, for a lane that took part.
+struct Met {
+    warp: *mut Warp,
+    turn: usize,
+    lane: usize,
+}
+
+/// Brings the running lane's value to the warp's operation and waits until all lanes have come. The last one to come
+/// goes on without a switch.
+#[inline(always)]
+fn meet(operation: Collective, value: f32, location: &'static Location<'static>) -> Met {
     let pointer = current();
     // SAFETY: owner: the running thread's block, by `current`; this reference is not used after `suspend`.
     let block = unsafe { &mut *pointer };
@@ -80,7 +87,7 @@ fn meet(operation: Collective, value: f32, location: &'static Location<'static>)
         // its length while the block runs.
         unsafe { suspend(pointer) };
     }
-    (place, turn)
+    Met { warp: place, turn, lane }
 }
 
 /// The lane is at another operation than those that wait.
@@ -109,12 +116,12 @@ fn shuffle(
     location: &'static Location<'static>,
     source: impl FnOnce(usize, usize) -> usize,
 ) -> f32 {
-    // SAFETY: owner: the running thread's block, by `current`; the reference ends with the statement.
-    let (lane, place) = unsafe { ((*current()).running as usize % LANES, (*current()).place(location)) };
     if operand as usize >= LANES {
+        // SAFETY: owner: the running thread's block, by `current`; the reference ends with the statement.
+        let place = unsafe { (*current()).place(location) };
         fail(Fault::LaneOperand { place, collective, operand });
     }
-    let (warp, turn) = meet(collective, value, location);
+    let Met { warp, turn, lane } = meet(collective, value, location);
     // SAFETY: bounds: `warp` is an element of the block's vector of warps; owner: the running thread alone; barrier: no
     // lane overwrites the values of this turn before this lane has come to the next operation.
     unsafe { (&(*warp).values)[turn][source(lane, operand as usize)] }

@@ -27,7 +27,7 @@ fn checked_region(
         },
     };
     block.last_region = index;
-    if address % alignment != 0 {
+    if !address.is_multiple_of(alignment) {
         fail(Fault::Misaligned { place: block.place(location), action, address, alignment });
     }
     block.regions[index]
@@ -90,6 +90,11 @@ fn note_write(block: &mut Block, address: usize, bytes: usize, alignment: usize,
     }
 }
 
+/// Whether a `T` is made of aligned words.
+const fn made_of_words<T>() -> bool {
+    size_of::<T>().is_multiple_of(4) && align_of::<T>().is_multiple_of(4)
+}
+
 /// Reads memory that another block, on another OS thread, may be writing: a fault of the kernel that must not become
 /// undefined behaviour of the emulator.
 ///
@@ -98,9 +103,9 @@ fn note_write(block: &mut Block, address: usize, bytes: usize, alignment: usize,
 #[inline]
 unsafe fn load<T: Copy>(pointer: *const T) -> T {
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: bounds: each loop covers the bytes of one `T`, in words where it is made of aligned ones; owner: atomic.
+    // SAFETY: bounds: each loop covers the bytes of one `T`, in words where it is made of them; owner: atomic.
     unsafe {
-        if size_of::<T>() % 4 == 0 && align_of::<T>() % 4 == 0 {
+        if made_of_words::<T>() {
             for word in 0..size_of::<T>() / 4 {
                 let source = AtomicU32::from_ptr(pointer.cast_mut().cast::<u32>().add(word));
                 value.as_mut_ptr().cast::<u32>().add(word).write(source.load(Relaxed));
@@ -122,9 +127,9 @@ unsafe fn load<T: Copy>(pointer: *const T) -> T {
 #[inline]
 unsafe fn store<T: Copy>(pointer: *mut T, value: T) {
     let source = std::ptr::from_ref(&value);
-    // SAFETY: bounds: each loop covers the bytes of one `T`, in words where it is made of aligned ones; owner: atomic.
+    // SAFETY: bounds: each loop covers the bytes of one `T`, in words where it is made of them; owner: atomic.
     unsafe {
-        if size_of::<T>() % 4 == 0 && align_of::<T>() % 4 == 0 {
+        if made_of_words::<T>() {
             for word in 0..size_of::<T>() / 4 {
                 let target = AtomicU32::from_ptr(pointer.cast::<u32>().add(word));
                 target.store(source.cast::<u32>().add(word).read(), Relaxed);

@@ -77,7 +77,7 @@ pub unsafe fn run<A: Copy + Send + Sync>(
     args: A,
 ) -> Result<(), Fault> {
     let Launch { grid, threads, .. } = *launch;
-    if threads == 0 || threads % 32 != 0 || threads > 1024 {
+    if threads == 0 || !threads.is_multiple_of(32) || threads > 1024 {
         return Err(Fault::Threads { threads });
     }
     panics::install_hook();
@@ -95,6 +95,7 @@ pub unsafe fn run<A: Copy + Send + Sync>(
 
 /// The index of the running thread in its block.
 #[inline]
+#[track_caller]
 pub(crate) fn thread_index() -> u32 {
     // SAFETY: owner: the running thread's block, by `current`.
     unsafe { (*block::current()).running }
@@ -102,6 +103,7 @@ pub(crate) fn thread_index() -> u32 {
 
 /// The index of the running block in the grid.
 #[inline]
+#[track_caller]
 pub(crate) fn block_index() -> [u32; 2] {
     // SAFETY: owner: the running thread's block, by `current`.
     unsafe { (*block::current()).index }

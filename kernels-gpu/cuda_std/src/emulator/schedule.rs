@@ -169,8 +169,11 @@ unsafe fn drive_warp(block: *mut Block, coroutines: &mut [GpuThread], warp_index
         };
         coroutines[thread].resume(());
         // SAFETY: owner: no thread runs.
-        if let Some(fault) = unsafe { (*block).fault.take() } {
-            return Err(fault);
+        unsafe {
+            // The test first: `take` alone moves the whole fault at every switch.
+            if (*block).fault.is_some() {
+                return (*block).fault.take().map_or(Ok(()), Err);
+            }
         }
     }
     // SAFETY: owner: no thread runs.

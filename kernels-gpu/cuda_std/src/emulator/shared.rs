@@ -33,7 +33,7 @@ pub(super) fn checked_word<const WORDS: usize>(
         let place = block.place(location);
         fail(Fault::OutOfBounds { place, action, space: Space::Shared, bytes, offset, length });
     }
-    if offset % bytes != 0 {
+    if !offset.is_multiple_of(bytes) {
         let place = block.place(location);
         fail(Fault::Misaligned { place, action, address: pointer.addr(), alignment: bytes });
     }

@@ -80,6 +80,7 @@ fn orders_differ() {
 }
 
 #[test]
+#[allow(clippy::if_same_then_else)] // the same call in two places is the point
 fn different_barriers_are_a_fault() {
     const LINE: u32 = line!() + 5;
     unsafe fn body(_: ()) {

@@ -7,7 +7,7 @@ use crate::memory::{Global, GlobalMut};
 use crate::thread::{sync_threads, thread_idx_x};
 use crate::warp::warp_shuffle_xor;
 
-const TURNS: usize = 200;
+const TURNS: usize = 2_000;
 
 #[derive(Clone, Copy)]
 struct Args {

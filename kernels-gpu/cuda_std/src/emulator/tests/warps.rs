@@ -88,6 +88,7 @@ fn a_lane_at_the_block_barrier_is_missed() {
 }
 
 #[test]
+#[allow(clippy::if_same_then_else)] // the same call in two places is the point
 fn lanes_at_different_shuffles_are_a_fault() {
     const LINE: u32 = line!() + 5;
     unsafe fn body(_: ()) {

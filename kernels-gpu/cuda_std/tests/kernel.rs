@@ -1,0 +1,99 @@
+//! What `arguments!` declares, seen from another crate, and a kernel of it in the emulator.
+use cuda_std::emulator::{Launch, Memory, run};
+use cuda_std::kernel::Arguments;
+
+/// A kernel with arguments of different sizes.
+mod scale {
+    use cuda_std::float::fma;
+    use cuda_std::thread::thread_idx_below;
+    use cuda_std::{Global, GlobalMut};
+
+    pub const THREADS: usize = 64;
+
+    cuda_std::arguments! {
+        /// `y = factor x + y[0]`.
+        pub struct Args {
+            /// Read.
+            pub x: Global<f32>,
+            /// A small field between large ones.
+            pub factor: f32,
+            /// Written.
+            pub y: GlobalMut<f32>,
+            /// Elements.
+            pub count: usize,
+            /// A small field at the end.
+            pub addend: f32,
+        }
+        for scale_kernel
+    }
+
+    scale_kernel! {
+        kernel "scale", capability 75, blocks 2;
+        entry scale_once = run::<1>, threads THREADS, shared 0;
+        entry scale_twice = run::<2>, threads THREADS, shared 16;
+    }
+
+    #[inline(always)]
+    unsafe fn run<const TIMES: usize>(args: Args) {
+        let thread = thread_idx_below::<THREADS>();
+        if thread < args.count {
+            // SAFETY: bounds: below `count`; owner: each thread its own element.
+            unsafe {
+                let mut value = args.x.at(thread);
+                for _ in 0..TIMES {
+                    value = fma(value, args.factor, args.addend);
+                }
+                args.y.put(thread, value);
+            }
+        }
+    }
+}
+
+#[test]
+fn pointers_are_in_the_order_of_the_fields() {
+    let (x, mut y) = ([0.0; 1], [0.0; 1]);
+    let mut memory = Memory::new();
+    let args =
+        scale::Args { x: memory.read_only(&x), factor: 2.5, y: memory.read_write(&mut y), count: 77, addend: -1.0 };
+    let fields = [
+        (&raw const args.x).addr(),
+        (&raw const args.factor).addr(),
+        (&raw const args.y).addr(),
+        (&raw const args.count).addr(),
+        (&raw const args.addend).addr(),
+    ];
+    let pointers = args.pointers();
+    assert_eq!(pointers.iter().map(|pointer| pointer.addr()).collect::<Vec<_>>(), fields);
+    // SAFETY: the pointers are those of `args`, which is in place.
+    let values = unsafe { (*pointers[1].cast::<f32>(), *pointers[3].cast::<usize>(), *pointers[4].cast::<f32>()) };
+    assert_eq!(values, (2.5, 77, -1.0));
+}
+
+#[test]
+fn entries_carry_what_a_launch_needs() {
+    let facts: Vec<_> = scale::KERNEL.facts().collect();
+    assert_eq!(facts.iter().map(|fact| fact.symbol).collect::<Vec<_>>(), ["scale_once", "scale_twice"]);
+    assert!(facts.iter().all(|fact| (fact.kernel, fact.minimum_capability, fact.threads) == ("scale", 75, 64)));
+    assert_eq!((facts[1].shared_bytes, facts[1].blocks_per_multiprocessor), (16, 2));
+}
+
+#[test]
+fn entries_run_in_the_emulator() {
+    let x: Vec<f32> = (0..50).map(|i| i as f32).collect();
+    for (entry, times) in scale::KERNEL.entries.iter().zip(1..) {
+        let mut y = vec![0.0; 50];
+        let mut memory = Memory::new();
+        let args = scale::Args {
+            x: memory.read_only(&x),
+            factor: 3.0,
+            y: memory.read_write(&mut y),
+            count: x.len(),
+            addend: 0.5,
+        };
+        let launch = Launch { grid: [1, 1], threads: entry.threads, shared_bytes: entry.shared_bytes, order: 7 };
+        // SAFETY: the kernel touches memory through the words alone.
+        unsafe { run(&launch, &memory, entry.body, args) }.unwrap();
+        let expected = |x: f32| (0..times).fold(x, |value, _| value * 3.0 + 0.5);
+        assert!(x.iter().zip(&y).all(|(x, y)| *y == expected(*x)));
+    }
+}
