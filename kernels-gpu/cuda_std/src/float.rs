@@ -18,24 +18,11 @@ pub fn exp(x: f32) -> f32 {
     /// 1.5 * 2^23: adding and subtracting it rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
     /// Nine bits, so that its product with any n here is exact.
-    const LN_2_HIGH: f32 = 0.693_359_375;
+    const LN_2_HIGH: f32 = 355.0 / 512.0;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
-    const POLYNOMIAL: [f32; 6] = [
-        1.987_569_1e-4,
-        1.398_199_9e-3,
-        8.333_452e-3,
-        4.166_579_6e-2,
-        1.666_666_5e-1,
-        5.000_000_1e-1,
-    ];
+    const POLYNOMIAL: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
     // Beyond these the result is 0 or infinite; the clamp keeps n inside what two scalings carry. NaN passes through.
-    let clamped = if x < -105.0 {
-        -105.0
-    } else if x > 90.0 {
-        90.0
-    } else {
-        x
-    };
+    let clamped = x.clamp(-105.0, 90.0);
     let n = fma(clamped, core::f32::consts::LOG2_E, ROUND) - ROUND;
     let r = fma(n, -LN_2_LOW, fma(n, -LN_2_HIGH, clamped));
     let mut p = POLYNOMIAL[0];

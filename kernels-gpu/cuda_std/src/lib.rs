@@ -16,10 +16,7 @@
 //!
 //! [`arguments!`] declares a kernel's arguments once, for its PTX entries, for a launch and for the emulator.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
-#![cfg_attr(
-    target_arch = "nvptx64",
-    feature(core_intrinsics, link_llvm_intrinsics, repr_simd, asm_experimental_arch)
-)]
+#![cfg_attr(target_arch = "nvptx64", feature(core_intrinsics, link_llvm_intrinsics, repr_simd, asm_experimental_arch))]
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features))]
 
 pub mod async_copy;
