@@ -5,11 +5,12 @@
 //! number of threads, and for one call or several that hand the state on.
 //!
 //! ```text
-//! run      checks, cuts into parts, spreads them over the threads
-//!   part     one head's columns: state to tiles, segment after segment, tiles to state
-//!     segment  the inputs of a few tokens, side by side
+//! run          checks, cuts into parts, spreads them over the threads
+//!   part       heads that read one key head, or columns of a head: state to tiles, tokens, tiles to state
+//!     segment  the inputs of some tokens, side by side
 //!     tile     the sums, in vectors of whatever this processor has
-//!   split    disjoint columns of the output and the state
+//!     transfer state to tiles and back
+//!   split      disjoint columns of the output and the state
 //! ```
 #![forbid(unsafe_code)]
 
@@ -19,16 +20,19 @@ mod split;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod transfer;
 
 use crate::call::{Call, Gates, State, Strides};
 use crate::error::Result;
-use crate::heads::HEAD_DIM;
-use part::{Inputs, Part, Scratch};
+use crate::heads::{HEAD_DIM, Heads};
+use part::{Inputs, Part, Piece, Scratch};
 use rayon::prelude::*;
 
 /// Parts for each thread: with fewer, threads that finish early would wait for the others.
 const PARTS_PER_THREAD: usize = 3;
-/// Heads times tokens worth a thread's time to fetch them; fewer stay together.
+/// Value heads that share the copies of their keys: their states take 256 KB of a second-level cache.
+const MOST_HEADS: usize = 4;
+/// Heads times tokens worth fetching a thread for; less stays together.
 const LEAST_WORK: usize = 4;
 
 /// Runs `call` on the threads of the current rayon pool.
@@ -45,28 +49,57 @@ pub fn run(call: Call<'_>) -> Result<()> {
         return Ok(());
     }
     let Call { heads, tokens, q, k, v, gates: Gates::Log { g, beta }, out, state, scale } = call;
-    let inputs = Inputs { heads, tokens, q, k, v, g, beta, scale };
-    let width = part_width(heads.num_v_heads, rayon::current_num_threads());
-    let outs = split::columns(out.data, tokens, heads.num_v_heads, out.strides, width);
-    let parts: Vec<Part<'_>> = match state {
+    let inputs = Inputs { tokens, q, k, v, g, beta, scale };
+    let size = PartSize::new(&heads, rayon::current_num_threads());
+    let outs = split::columns(out.data, tokens, heads.num_v_heads, out.strides, size.columns);
+    let pieces: Vec<Piece<'_>> = match state {
         Some(State { data, layout }) => {
             let strides = Strides { token: layout.row, head: layout.head };
-            let states = split::columns(data, HEAD_DIM, heads.num_v_heads, strides, width);
-            outs.into_iter().zip(states).map(|(out, state)| Part { out, state: Some(state) }).collect()
+            let states = split::columns(data, HEAD_DIM, heads.num_v_heads, strides, size.columns);
+            outs.into_iter().zip(states).map(|(out, state)| Piece { out, state: Some(state) }).collect()
         }
-        None => outs.into_iter().map(|out| Part { out, state: None }).collect(),
+        None => outs.into_iter().map(|out| Piece { out, state: None }).collect(),
     };
-    let together = (LEAST_WORK / tokens).max(1);
+    let parts = gather(pieces, &heads, size.heads);
+    let together = LEAST_WORK.div_ceil(tokens * size.heads);
     let arch = pulp::Arch::new();
     parts
         .into_par_iter()
         .with_min_len(together)
-        .for_each_init(|| Scratch::new(width, tokens), |scratch, part| part.run(&inputs, scratch, arch));
+        .for_each_init(Scratch::default, |scratch, part| part.run(&inputs, scratch, arch));
     Ok(())
 }
 
-/// Columns of a part: whole heads where they keep `threads` busy, else half or a quarter of one.
-fn part_width(heads: usize, threads: usize) -> usize {
-    let parts = (threads * PARTS_PER_THREAD).div_ceil(heads).next_power_of_two();
-    if threads == 1 { HEAD_DIM } else { (HEAD_DIM / parts).max(tile::COLUMNS) }
+/// How the work is cut.
+struct PartSize {
+    /// Value heads of a part, at most.
+    heads: usize,
+    /// Columns of each.
+    columns: usize,
+}
+
+impl PartSize {
+    /// Heads with a key head in common where enough parts remain, single heads, or a half or a quarter of one.
+    fn new(heads: &Heads, threads: usize) -> Self {
+        let wanted = if threads == 1 { 1 } else { threads * PARTS_PER_THREAD };
+        let cuts = wanted.div_ceil(heads.num_v_heads).next_power_of_two();
+        Self {
+            heads: (heads.num_v_heads / wanted).clamp(1, heads.values_per_key().min(MOST_HEADS)),
+            columns: (HEAD_DIM / cuts).max(tile::COLUMNS),
+        }
+    }
+}
+
+/// Parts of up to `most` pieces that read the same key head.
+fn gather<'a>(mut pieces: Vec<Piece<'a>>, heads: &Heads, most: usize) -> Vec<Part<'a>> {
+    pieces.sort_by_key(|piece| heads.k_head(piece.out.head));
+    let mut parts: Vec<Part<'a>> = Vec::with_capacity(pieces.len().div_ceil(most));
+    for piece in pieces {
+        let k_head = heads.k_head(piece.out.head);
+        match parts.last_mut() {
+            Some(part) if part.k_head == k_head && part.pieces.len() < most => part.pieces.push(piece),
+            _ => parts.push(Part { k_head, pieces: vec![piece] }),
+        }
+    }
+    parts
 }

@@ -1,15 +1,14 @@
-//! One part of a call: a few columns of one value head, over all tokens.
+//! One part of a call: value heads that read the same key head, or a few columns of one, over all tokens.
 #![forbid(unsafe_code)]
-use super::segment::{self, Token};
+use super::segment::{self, KeyInputs, ValueInputs};
 use super::split::Columns;
 use super::tile::{self, Advance, Tile};
+use super::transfer::{Load, Store};
 use crate::call::View;
-use crate::heads::{HEAD_DIM, Heads};
 use pulp::Arch;
 
 /// What every part reads.
 pub(super) struct Inputs<'a> {
-    pub heads: Heads,
     pub tokens: usize,
     pub q: View<'a>,
     pub k: View<'a>,
@@ -19,72 +18,65 @@ pub(super) struct Inputs<'a> {
     pub scale: f32,
 }
 
-/// Columns of one head, and where their results go.
-pub(super) struct Part<'a> {
+/// Columns of one value head, and where their results go.
+pub(super) struct Piece<'a> {
     /// `[token, column]`.
     pub out: Columns<'a>,
     /// `[key row, column]` of the same columns; from zero and dropped if there is none.
     pub state: Option<Columns<'a>>,
 }
 
-/// What a thread computes in, kept from part to part.
-pub(super) struct Scratch {
-    tiles: Vec<Tile>,
-    tokens: Vec<Token>,
+/// Pieces with one key head.
+pub(super) struct Part<'a> {
+    pub k_head: usize,
+    pub pieces: Vec<Piece<'a>>,
 }
 
-impl Scratch {
-    /// For parts of `width` columns over `tokens` tokens.
-    pub fn new(width: usize, tokens: usize) -> Self {
-        Self {
-            tiles: vec![Tile::zero(); width / tile::COLUMNS],
-            tokens: vec![Token::blank(); tokens.min(segment::TOKENS)],
-        }
-    }
+/// What a thread computes in, kept from part to part.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// Of every piece, one piece after the other.
+    tiles: Vec<Tile>,
+    keys: Vec<KeyInputs>,
+    values: Vec<ValueInputs>,
 }
 
 impl Part<'_> {
-    /// Carries the state through every token.
+    /// Carries the states through every token.
     pub fn run(mut self, inputs: &Inputs<'_>, scratch: &mut Scratch, arch: Arch) {
-        let Scratch { tiles, tokens } = scratch;
-        self.load(tiles);
+        let Scratch { tiles, keys, values } = scratch;
+        let tiles_per_piece = self.pieces[0].out.rows.ncols() / tile::COLUMNS;
+        let most = inputs.tokens.min(segment::TOKENS);
+        tiles.resize(self.pieces.len() * tiles_per_piece, Tile::ZERO);
+        keys.resize(most, KeyInputs::BLANK);
+        values.resize(most, ValueInputs::BLANK);
+        for (piece, tiles) in self.pieces.iter().zip(tiles.chunks_mut(tiles_per_piece)) {
+            match &piece.state {
+                Some(state) => arch.dispatch(Load { rows: state.rows.view(), tiles }),
+                None => tiles.fill(Tile::ZERO),
+            }
+        }
         for first in (0..inputs.tokens).step_by(segment::TOKENS) {
-            let count = segment::TOKENS.min(inputs.tokens - first);
-            let tokens = &mut tokens[..count];
-            for (index, token) in tokens.iter_mut().enumerate() {
-                token.read(inputs, self.out.head, first + index);
+            let count = most.min(inputs.tokens - first);
+            let (keys, values) = (&mut keys[..count], &mut values[..count]);
+            for (token, keys) in keys.iter_mut().enumerate() {
+                keys.read(inputs, first + token, self.k_head);
             }
-            for (index, tile) in tiles.iter_mut().enumerate() {
-                let column = self.out.first + index * tile::COLUMNS;
-                arch.dispatch(Advance { tile, tokens, column, scale: inputs.scale });
-            }
-            segment::write_outputs(tokens, first, &mut self.out);
-        }
-        self.store(tiles);
-    }
-
-    fn load(&self, tiles: &mut [Tile]) {
-        let Some(state) = &self.state else {
-            tiles.fill(Tile::zero());
-            return;
-        };
-        for (index, row) in state.rows.outer_iter().enumerate() {
-            let columns = row.to_slice().expect("contiguous columns");
-            for (tile, columns) in tiles.iter_mut().zip(columns.as_chunks().0) {
-                tile.0[index] = *columns;
+            for (piece, tiles) in self.pieces.iter_mut().zip(tiles.chunks_mut(tiles_per_piece)) {
+                for (token, values) in values.iter_mut().enumerate() {
+                    values.read(inputs, first + token, piece.out.head);
+                }
+                for (index, tile) in tiles.iter_mut().enumerate() {
+                    let column = piece.out.first + index * tile::COLUMNS;
+                    arch.dispatch(Advance { tile, keys, values, column, scale: inputs.scale });
+                }
+                segment::write_outputs(values, first, &mut piece.out);
             }
         }
-    }
-
-    fn store(self, tiles: &[Tile]) {
-        let Some(mut state) = self.state else { return };
-        for (index, row) in state.rows.outer_iter_mut().enumerate() {
-            let columns = row.into_slice().expect("contiguous columns");
-            for (tile, columns) in tiles.iter().zip(columns.as_chunks_mut().0) {
-                *columns = tile.0[index];
+        for (piece, tiles) in self.pieces.into_iter().zip(tiles.chunks(tiles_per_piece)) {
+            if let Some(state) = piece.state {
+                arch.dispatch(Store { rows: state.rows, tiles });
             }
         }
     }
 }
-
-const _: () = assert!(HEAD_DIM.is_multiple_of(tile::COLUMNS));

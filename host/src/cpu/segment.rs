@@ -1,6 +1,7 @@
-//! The inputs of a few tokens of one head, side by side.
+//! The inputs of a few tokens, side by side.
 //!
-//! A caller's rows may lie a page apart; copied once, they serve every tile of the head from the cache.
+//! A caller's rows may lie pages apart, in few of a cache's sets. Copied once, keys and queries serve every value head of
+//! their key head, and every tile of a head, from the cache.
 #![forbid(unsafe_code)]
 use super::part::Inputs;
 use super::split::Columns;
@@ -8,22 +9,39 @@ use crate::call::View;
 use crate::heads::HEAD_DIM;
 use ndarray::Axis;
 
-/// Tokens of a segment: with them, a head's state and its inputs stay in a second-level cache of 256 KB.
-pub(super) const TOKENS: usize = 32;
+/// Tokens of a segment: enough to pay for bringing a tile to the first-level cache, few enough (100 KB) to stay in the
+/// second-level cache with the states of a part.
+pub(super) const TOKENS: usize = 64;
 
 /// A row of q, k, v or the output, on cache lines of its own.
 #[derive(Clone)]
 #[repr(C, align(64))]
 pub(super) struct Row(pub [f32; HEAD_DIM]);
 
-/// One token of one value head.
+const BLANK: Row = Row([0.0; HEAD_DIM]);
+
+/// What a key head has of a token.
 #[derive(Clone)]
-pub(super) struct Token {
-    /// Its query.
+pub(super) struct KeyInputs {
     pub q: Row,
-    /// Its key.
     pub k: Row,
-    /// Its value; the tiles put the output in its place.
+}
+
+impl KeyInputs {
+    /// Overwritten before it is read.
+    pub const BLANK: Self = Self { q: BLANK, k: BLANK };
+
+    /// Copies those of key head `head` in.
+    pub fn read(&mut self, inputs: &Inputs<'_>, token: usize, head: usize) {
+        self.q.0.copy_from_slice(row(&inputs.q, token, head));
+        self.k.0.copy_from_slice(row(&inputs.k, token, head));
+    }
+}
+
+/// What a value head has of a token.
+#[derive(Clone)]
+pub(super) struct ValueInputs {
+    /// v; the tiles put the output in its place.
     pub value: Row,
     /// e^g.
     pub decay: f32,
@@ -31,29 +49,24 @@ pub(super) struct Token {
     pub beta: f32,
 }
 
-impl Token {
-    /// A token that is overwritten before it is read.
-    pub fn blank() -> Self {
-        let row = Row([0.0; HEAD_DIM]);
-        Self { q: row.clone(), k: row.clone(), value: row, decay: 0.0, beta: 0.0 }
-    }
+impl ValueInputs {
+    /// Overwritten before it is read.
+    pub const BLANK: Self = Self { value: BLANK, decay: 0.0, beta: 0.0 };
 
-    /// Copies token `token` of `head` in.
-    pub fn read(&mut self, inputs: &Inputs<'_>, head: usize, token: usize) {
-        let k_head = inputs.heads.k_head(head);
-        self.q.0.copy_from_slice(row(&inputs.q, token, k_head));
-        self.k.0.copy_from_slice(row(&inputs.k, token, k_head));
+    /// Copies those of value head `head` in.
+    pub fn read(&mut self, inputs: &Inputs<'_>, token: usize, head: usize) {
         self.value.0.copy_from_slice(row(&inputs.v, token, head));
         self.decay = scalar(&inputs.g, token, head).exp();
         self.beta = scalar(&inputs.beta, token, head);
     }
 }
 
-/// Copies the outputs of `tokens`, the first of which is `first`, to the caller's rows.
-pub(super) fn write_outputs(tokens: &[Token], first: usize, out: &mut Columns<'_>) {
+/// Copies the outputs of tokens from `first` on to the caller's rows.
+pub(super) fn write_outputs(values: &[ValueInputs], first: usize, out: &mut Columns<'_>) {
     let columns = out.first..out.first + out.rows.ncols();
-    for (token, mut row) in tokens.iter().zip(out.rows.slice_axis_mut(Axis(0), (first..).into()).outer_iter_mut()) {
-        row.as_slice_mut().expect("contiguous columns").copy_from_slice(&token.value.0[columns.clone()]);
+    let mut rows = out.rows.slice_axis_mut(Axis(0), (first..).into());
+    for (values, mut row) in values.iter().zip(rows.outer_iter_mut()) {
+        row.as_slice_mut().expect("contiguous columns").copy_from_slice(&values.value.0[columns.clone()]);
     }
 }
 

@@ -8,7 +8,7 @@
 //! Each column's sums run over the rows in order. Fused multiply-add where the processor has it; elsewhere a multiply and
 //! an add.
 #![forbid(unsafe_code)]
-use super::segment::{Row, Token};
+use super::segment::{KeyInputs, Row, ValueInputs};
 use crate::heads::HEAD_DIM;
 use pulp::{Simd, WithSimd};
 
@@ -22,15 +22,14 @@ pub(super) struct Tile(pub [[f32; COLUMNS]; HEAD_DIM]);
 
 impl Tile {
     /// The state before the first token.
-    pub const fn zero() -> Self {
-        Self([[0.0; COLUMNS]; HEAD_DIM])
-    }
+    pub const ZERO: Self = Self([[0.0; COLUMNS]; HEAD_DIM]);
 }
 
-/// Carries `tile` through `tokens` and leaves their outputs where their values were.
+/// Carries `tile` through some tokens and leaves their outputs where their values were.
 pub(super) struct Advance<'a> {
     pub tile: &'a mut Tile,
-    pub tokens: &'a mut [Token],
+    pub keys: &'a [KeyInputs],
+    pub values: &'a mut [ValueInputs],
     /// The head's column that is the tile's first.
     pub column: usize,
     pub scale: f32,
@@ -64,20 +63,19 @@ impl Advance<'_> {
     fn block<S: Simd, const N: usize>(&mut self, simd: S, first: usize) {
         let scale = simd.splat_f32s(self.scale);
         let value_first = self.column / S::F32_LANES + first;
-        let Some(token) = self.tokens.first() else { return };
-        let mut projected = project::<S, N>(simd, self.tile, first, &token.k);
-        for index in 0..self.tokens.len() {
-            let (token, later) = self.tokens[index..].split_first_mut().expect("index is below the length");
-            let value = vectors_mut::<S, N>(&mut token.value.0, value_first);
-            let decay = simd.splat_f32s(token.decay);
-            let beta = simd.splat_f32s(token.beta);
+        let Some(key) = self.keys.first() else { return };
+        let mut projected = project::<S, N>(simd, self.tile, first, &key.k);
+        for (token, (key, values)) in self.keys.iter().zip(self.values.iter_mut()).enumerate() {
+            let value = vectors_mut::<S, N>(&mut values.value.0, value_first);
+            let decay = simd.splat_f32s(values.decay);
+            let beta = simd.splat_f32s(values.beta);
             let mut d = [simd.splat_f32s(0.0); N];
             for n in 0..N {
                 let error = simd.negate_mul_add_e_f32s(decay, projected[n], value[n]);
                 d[n] = simd.mul_f32s(beta, error);
             }
-            let update = Update { decay, d, k: &token.k, q: &token.q };
-            let (o, next) = update.sweep(simd, self.tile, first, later.first().map(|token| &token.k));
+            let next_k = self.keys.get(token + 1).map(|key| &key.k);
+            let (o, next) = Update { decay, d, key }.sweep(simd, self.tile, first, next_k);
             for n in 0..N {
                 value[n] = simd.mul_f32s(scale, o[n]);
             }
@@ -104,8 +102,7 @@ fn project<S: Simd, const N: usize>(simd: S, tile: &mut Tile, first: usize, k: &
 struct Update<'a, V, const N: usize> {
     decay: V,
     d: [V; N],
-    k: &'a Row,
-    q: &'a Row,
+    key: &'a KeyInputs,
 }
 
 impl<V: Copy, const N: usize> Update<'_, V, N> {
@@ -120,8 +117,8 @@ impl<V: Copy, const N: usize> Update<'_, V, N> {
     ) -> ([V; N], [V; N]) {
         let mut o = [simd.splat_f32s(0.0); N];
         let mut next = o;
-        let next_k = next_k.unwrap_or(self.k);
-        for (((row, &k), &q), &next_k) in tile.0.iter_mut().zip(&self.k.0).zip(&self.q.0).zip(&next_k.0) {
+        let next_k = next_k.unwrap_or(&self.key.k);
+        for (((row, &k), &q), &next_k) in tile.0.iter_mut().zip(&self.key.k.0).zip(&self.key.q.0).zip(&next_k.0) {
             let s = vectors_mut::<S, N>(row, first);
             let (k, q, next_k) = (simd.splat_f32s(k), simd.splat_f32s(q), simd.splat_f32s(next_k));
             for n in 0..N {
