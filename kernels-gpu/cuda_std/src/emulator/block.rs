@@ -255,3 +255,32 @@ impl From<Access> for Other {
         Self { thread: access.thread(), location: access.location() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_starts_again_when_its_bits_are_used_up() {
+        let mut block = Block::new();
+        block.start([0, 0], 64, 16, &[]);
+        block.now = LAST_STAMP - 1;
+        block.switch_to(40);
+        block.pass_warp_barrier();
+        let (writer, floor) = (block.me, block.floor);
+        block.shared_records[0].write(writer, floor).unwrap();
+        block.switch_to(0);
+        block.pass_warp_barrier();
+        assert_eq!(block.now, 1);
+        // Forgotten, so no race is made up; new accesses are seen.
+        let (reader, floor) = (block.me, block.floor);
+        block.shared_records[0].read(reader, floor).unwrap();
+        block.switch_to(41);
+        let writer = block.me;
+        assert!(block.shared_records[0].write(writer, floor).is_err());
+        block.pass_barrier();
+        block.switch_to(41);
+        let (writer, floor) = (block.me, block.floor);
+        block.shared_records[0].write(writer, floor).unwrap();
+    }
+}

@@ -5,6 +5,8 @@ use crate::memory::{Global, GlobalMut};
 
 /// Slices lent to a launch, each as the pointer that the kernel takes. Nothing else is in the kernel's reach.
 ///
+/// An index past the end of one slice that happens to hit another is not noticed: the address is all there is.
+///
 /// A state that is updated in place is one `read_write` slice; its other argument is `Global::new(state.as_ptr())`.
 #[derive(Debug, Default)]
 pub struct Memory<'a> {

@@ -160,3 +160,36 @@ impl Record {
         *self = Self { writer, ..Self::default() };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_keeps_what_it_is_made_of() {
+        let here = Location::caller();
+        let access = Access::new(LAST_STAMP, 1023).at(here);
+        assert_eq!((access.stamp(), access.thread(), access.location()), (LAST_STAMP, 1023, Some(here)));
+        let copy = access.undelivered();
+        assert!(copy.is_undelivered() && !access.is_undelivered());
+        assert_eq!((copy.thread(), copy.location()), (1023, Some(here)));
+        // One that is not among the program's constants, as far away as a heap is.
+        let far: &'static Location<'static> = Box::leak(Box::new(*here));
+        assert!(Access::new(1, 2).at(far).location().is_none_or(|location| location == here));
+    }
+
+    #[test]
+    fn a_copy_under_way_precedes_nothing_and_outlives_a_forgotten_past() {
+        let (thread, floor) = (Access::new(1, 0), Access::floor(1));
+        let mut record = Record::default();
+        record.write(thread, floor).unwrap();
+        record.set_undelivered(thread);
+        record.forget();
+        assert!(record.read(thread, floor).unwrap_err().access.is_undelivered());
+        assert!(record.write(Access::new(2, 0), Access::floor(2)).unwrap_err().access.is_undelivered());
+        record.deliver(Access::new(2, 0));
+        assert!(record.read(Access::new(2, 0), Access::floor(2)).is_ok());
+        assert!(record.read(Access::new(2, 1), Access::floor(2)).is_err());
+        assert!(record.read(Access::new(3, 1), Access::floor(3)).is_ok());
+    }
+}

@@ -4,7 +4,6 @@ mod copies;
 mod memory;
 mod panics;
 mod races;
-mod speed;
 mod warps;
 
 use std::panic::Location;

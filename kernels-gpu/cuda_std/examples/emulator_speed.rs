@@ -1,11 +1,12 @@
-//! How fast the emulator is, for who wants to know: printed, not asserted.
+//! How fast the emulator is: `cargo run -p cuda_std --example emulator_speed`.
 use std::time::Instant;
 
-use super::*;
-use crate::float::fma;
-use crate::memory::{Global, GlobalMut};
-use crate::thread::{sync_threads, thread_idx_x};
-use crate::warp::warp_shuffle_xor;
+use cuda_std::emulator::{Launch, Memory, run};
+use cuda_std::float::fma;
+use cuda_std::shared::dynamic_shared_mem;
+use cuda_std::thread::{sync_threads, thread_idx_x};
+use cuda_std::warp::warp_shuffle_xor;
+use cuda_std::{Global, GlobalMut, Tile};
 
 const TURNS: usize = 2_000;
 
@@ -18,7 +19,7 @@ struct Args {
 /// 18 shuffles, 20 accesses and 2 barriers a turn.
 unsafe fn body(args: Args) {
     let thread = thread_idx_x() as usize;
-    let shared = tile::<1024>();
+    let shared = dynamic_shared_mem::<Tile<1024>>();
     let mut sum = 0.0;
     for turn in 0..TURNS {
         // SAFETY: bounds: 128 threads of 8 floats; owner: 4 a thread; barrier: as marked.
@@ -43,17 +44,17 @@ unsafe fn body(args: Args) {
     }
 }
 
-#[test]
-fn speed() {
+fn main() {
     let x = vec![1.0_f32; 512];
     let mut y = vec![0.0_f32; 512];
     let mut memory = Memory::new();
     let args = Args { x: memory.read_only(&x), y: memory.read_write(&mut y) };
-    let launch = one_block(128, 4096);
-    for _ in 0..2 {
+    // One block, since each runs on one core.
+    let launch = Launch { grid: [1, 1], threads: 128, shared_bytes: 4096, order: 0 };
+    for _ in 0..3 {
         let start = Instant::now();
         // SAFETY: the kernel touches memory through the words alone.
-        unsafe { run(&launch, &memory, body, args) }.unwrap();
+        unsafe { run(&launch, &memory, body, args) }.expect("the kernel is right");
         let words = (TURNS * 128 * (18 + 20)) as f64;
         println!("{:.1} million words a second and core", words / start.elapsed().as_secs_f64() / 1e6);
     }
