@@ -12,7 +12,8 @@
 //! * nobody touches the destination of an asynchronous copy before it is waited for, and all are waited for;
 //! * shared memory that was not written is NaN.
 //!
-//! Not checked: races between blocks, and the registers and shared memory that a GPU has.
+//! Not checked: races between blocks, and the registers and shared memory that a GPU has. A thread whose locals need
+//! more than 256 KiB of stack ends the process at the stack's guard page.
 //!
 //! | file | job |
 //! | --- | --- |
