@@ -20,7 +20,8 @@
 //! # Why it is shaped so
 //! The sums over rows stay inside a warp, as three shuffles; a layout whose threads hold whole column parts of several
 //! warps needs two block barriers a token, and waits at them for longer than it computes. Each sum has one order, written
-//! here alone: every kernel that calls this gives the same bits.
+//! here alone: every kernel that calls this gives the same bits. A token's output and what the next token's key finds
+//! in the state are sums over the same state, so they are taken together ([`dot_pair`]) and wait for the shuffles once.
 use crate::shape::HEAD_DIM;
 use cuda_std::float::fma;
 use cuda_std::memory::Quad;
@@ -220,6 +221,31 @@ pub unsafe fn dot<const N: usize>(s: &[Rows; N], x: &Rows) -> [f32; N] {
         lane_mask *= 2;
     }
     sums
+}
+
+/// `(s^T x, s^T y)`, each as [`dot`]: the shuffles of one wait while those of the other are under way.
+///
+/// # Safety
+/// As [`dot`].
+#[inline(always)]
+pub unsafe fn dot_pair<const N: usize>(s: &[Rows; N], x: &Rows, y: &Rows) -> ([f32; N], [f32; N]) {
+    let (mut x_sums, mut y_sums) = ([0.0; N], [0.0; N]);
+    for n in 0..N {
+        x_sums[n] = partial_dot(&s[n], x);
+        y_sums[n] = partial_dot(&s[n], y);
+    }
+    let mut lane_mask = 1;
+    while lane_mask < ROW_GROUPS as u32 {
+        for n in 0..N {
+            // SAFETY: as in `dot`.
+            unsafe {
+                x_sums[n] += warp_shuffle_xor(x_sums[n], lane_mask);
+                y_sums[n] += warp_shuffle_xor(y_sums[n], lane_mask);
+            }
+        }
+        lane_mask *= 2;
+    }
+    (x_sums, y_sums)
 }
 
 /// What a token writes with strength `beta`: the value less what the decayed state already holds at the key.

@@ -7,16 +7,17 @@
 //! A thread holds 16 rows of two columns: `column` and `column + 4` of its warp's eight.
 //!
 //! # Memory
-//! No shared memory: what a token brings is read from global memory a token ahead, four bytes at a time, so that neither
+//! No shared memory: what a token brings is read from global memory two tokens ahead, four bytes at a time, so that neither
 //! the instruction set of sm_80 nor any alignment is asked for. Warps of a block read the same keys and queries, which
 //! the first-level cache holds.
 use super::recurrence::{
-    Args, COLUMNS_PER_WARP, QUADS, Role, Rows, correction, dot, load_column, recurrence_kernel, store_column, update,
+    Args, COLUMNS_PER_WARP, QUADS, Role, Rows, correction, dot, dot_pair, load_column, recurrence_kernel, store_column,
+    update,
 };
 use crate::shape::{HEAD_DIM, key_head};
-use cuda_std::{Global, GlobalMut};
 use cuda_std::float::exp;
 use cuda_std::thread::{block_idx_x, block_idx_y};
+use cuda_std::{Global, GlobalMut};
 
 /// Threads of a block.
 pub const THREADS: usize = 128;
@@ -128,23 +129,29 @@ pub unsafe fn run(args: Args) {
 
     let mut inputs = Inputs::first(&args, key_head, value_head, column);
     let mut out: GlobalMut<f32> = args.out.offset(value_head * args.out_head_stride + column);
-    if args.tokens > 0 {
-        // SAFETY: the first token exists.
-        let mut next = unsafe { inputs.read(&args, role) };
-        for token in 0..args.tokens {
+    let tokens = args.tokens;
+    if tokens > 0 {
+        // What a token brings is asked for two tokens ahead: its key meets the state one token ahead.
+        // SAFETY: the tokens exist; every lane runs every token.
+        let (mut next, mut after, mut state_at_key) = unsafe {
+            let first = inputs.read(&args, role);
+            let second = if tokens > 1 { inputs.read(&args, role) } else { first };
+            (first, second, dot(&s, &first.k))
+        };
+        for token in 0..tokens {
             let current = next;
-            if token + 1 < args.tokens {
-                // SAFETY: the next token exists.
-                next = unsafe { inputs.read(&args, role) };
+            next = after;
+            if tokens - token > 2 {
+                // SAFETY: the token exists.
+                after = unsafe { inputs.read(&args, role) };
             }
-            // SAFETY: every lane runs every token.
-            let state_at_key = unsafe { dot(&s, &current.k) };
             for n in 0..COLUMNS_PER_THREAD {
                 let d = correction(current.beta, current.v[n], current.decay, state_at_key[n]);
                 update(&mut s[n], current.decay, &current.k, d);
             }
-            // SAFETY: every lane runs every token.
-            let o = unsafe { dot(&s, &current.q) };
+            // SAFETY: every lane runs every token. After the last one, `next` is the same token and its sum not used.
+            let (o, at_next_key) = unsafe { dot_pair(&s, &current.q, &next.k) };
+            state_at_key = at_next_key;
             for (n, o) in o.iter().enumerate() {
                 if role.row_group == n {
                     // SAFETY: bounds: column + 4 < 128. Owner: row group n alone writes the thread's column n.

@@ -9,14 +9,15 @@
 //!
 //! # Memory
 //! Tokens are staged `STAGE_TOKENS` at a time: while one stage is computed the next is on its way by cp.async. Threads
-//! meet once a stage; all sums are inside a warp.
+//! meet once a stage; all sums are inside a warp. A token's key is read while the token before it is computed.
 use super::recurrence::{
-    Args, COLUMNS_PER_WARP, QUADS, ROW_GROUPS, Role, Rows, correction, dot, load_column, recurrence_kernel,
+    Args, COLUMNS_PER_WARP, QUADS, ROW_GROUPS, Role, Rows, correction, dot, dot_pair, load_column, recurrence_kernel,
     store_column, update,
 };
 use crate::shape::{HEAD_DIM, MOST_VALUES_PER_KEY, value_head};
 use cuda_std::async_copy::{commit, copy_4, copy_16, wait};
 use cuda_std::float::exp;
+use cuda_std::memory::Quad;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads};
 use cuda_std::{Global, GlobalMut, Tile};
@@ -38,21 +39,23 @@ pub const fn grid(num_key_heads: u32) -> [u32; 2] {
     [(HEAD_DIM / COLUMNS_PER_BLOCK) as u32, num_key_heads]
 }
 
-/// What a stage of tokens brings.                          written by              read by
+/// What a token brings to the block.                      written by              read by
 #[repr(C, align(16))]
-struct Stage {
-    /// [token][row]                                        copies of all threads   all threads
-    k: Tile<{ STAGE_TOKENS * HEAD_DIM }>,
-    q: Tile<{ STAGE_TOKENS * HEAD_DIM }>,
-    /// [token][value head of the key head][column]         copies                  the column's lanes
-    v: Tile<{ STAGE_TOKENS * MOST_VALUES_PER_KEY * COLUMNS_PER_BLOCK }>,
-    /// [token][value head of the key head]: e^g, beta      copies and `put_decay`  all threads
-    decay: Tile<{ STAGE_TOKENS * MOST_VALUES_PER_KEY }>,
-    beta: Tile<{ STAGE_TOKENS * MOST_VALUES_PER_KEY }>,
+struct Staged {
+    /// [row]                                               copies of all threads   all threads
+    k: Tile<HEAD_DIM>,
+    q: Tile<HEAD_DIM>,
+    /// [value head of the key head][column]                copies                  the column's lanes
+    v: Tile<{ MOST_VALUES_PER_KEY * COLUMNS_PER_BLOCK }>,
+    /// [value head of the key head]: e^g, beta             `put_decay` and copies  all threads
+    decay: Tile<MOST_VALUES_PER_KEY>,
+    beta: Tile<MOST_VALUES_PER_KEY>,
 }
 
-/// Shared memory of a block: the stage that is computed and the one that arrives.
-type Shared = [Stage; 2];
+/// Shared memory of a block: a ring of three stages, the one before, the one that is computed and the one that arrives. With
+/// the one before still there, the key after a stage's last token can be read before all threads have left the stage.
+type Shared = [Staged; RING_TOKENS];
+const RING_TOKENS: usize = 3 * STAGE_TOKENS;
 /// Its size.
 pub const SHARED_BYTES: usize = size_of::<Shared>();
 
@@ -105,62 +108,59 @@ impl<'a, const VALUES: usize> Block<'a, VALUES> {
         self.role.warp * COLUMNS_PER_WARP + self.role.column
     }
 
+    /// Which token of a stage, and which value head of the key head, this thread's gate and strength are of.
+    #[inline(always)]
+    fn gate_role(&self) -> (usize, usize) {
+        (self.role.thread / VALUES, self.role.thread % VALUES)
+    }
+
+    /// Whether the stage from `first_token` on has a token `token`.
+    #[inline(always)]
+    fn has(&self, first_token: usize, token: usize) -> bool {
+        token < STAGE_TOKENS && first_token + token < self.args.tokens as usize
+    }
+
     /// Starts the copies of the stage from `first_token` on. Tokens past the end are neither read nor written.
     ///
     /// # Safety
-    /// No thread reads or writes `stage` until the copies have been waited for and a barrier has passed, but for
-    /// [`Block::put_decay`].
+    /// `stage` has STAGE_TOKENS tokens, and no thread touches them until the copies have been waited for and a barrier
+    /// has passed, but for [`Block::put_decay`].
     #[inline(always)]
-    unsafe fn stage(&self, stage: *mut Stage, first_token: usize) {
+    unsafe fn stage(&self, stage: *mut Staged, first_token: usize) {
         let thread = self.role.thread;
         let args = self.args;
         for copy in 0..STAGE_TOKENS * HEAD_QUADS / THREADS {
             let token = copy * (THREADS / HEAD_QUADS) + thread / HEAD_QUADS;
             let row = thread % HEAD_QUADS * 4;
-            if first_token + token < args.tokens as usize {
-                // SAFETY: bounds: token < STAGE_TOKENS, row < 128, the token exists. Owner: one (token, row quad) a
-                // thread and turn. Barrier: the stage's, by the caller.
+            if self.has(first_token, token) {
+                let staged = stage.wrapping_add(token);
+                // SAFETY: bounds: row + 4 <= 128, the token exists. Owner: one (token, row quad) a thread and turn.
+                // Barrier: the stage's, by the caller.
                 unsafe {
-                    let stage_index = token * HEAD_DIM + row;
-                    copy_16(
-                        &raw mut (*stage).k,
-                        stage_index,
-                        self.k,
-                        (first_token + token) * args.k_token_stride + row,
-                    );
-                    copy_16(
-                        &raw mut (*stage).q,
-                        stage_index,
-                        self.q,
-                        (first_token + token) * args.q_token_stride + row,
-                    );
+                    copy_16(&raw mut (*staged).k, row, self.k, (first_token + token) * args.k_token_stride + row);
+                    copy_16(&raw mut (*staged).q, row, self.q, (first_token + token) * args.q_token_stride + row);
                 }
             }
         }
         let (token, n) = (thread / (VALUES * COLUMN_QUADS), thread / COLUMN_QUADS % VALUES);
         let column = thread % COLUMN_QUADS * 4;
-        if token < STAGE_TOKENS && first_token + token < args.tokens as usize {
+        if self.has(first_token, token) {
+            let staged = stage.wrapping_add(token);
             let source = self.value_head(n) * args.v_head_stride
                 + (first_token + token) * args.v_token_stride
                 + self.first_column
                 + column;
-            // SAFETY: bounds: token < STAGE_TOKENS, n < VALUES, column < 16, the token exists. Owner: one (token, n,
-            // column quad) a thread. Barrier: the stage's, by the caller.
-            unsafe {
-                copy_16(
-                    &raw mut (*stage).v,
-                    (token * MOST_VALUES_PER_KEY + n) * COLUMNS_PER_BLOCK + column,
-                    args.v,
-                    source,
-                );
-            }
-        }
-        let (token, n) = (thread / VALUES, thread % VALUES);
-        if token < STAGE_TOKENS && first_token + token < args.tokens as usize {
-            let source = self.value_head(n) * args.beta_head_stride + (first_token + token) * args.beta_token_stride;
-            // SAFETY: bounds: token < STAGE_TOKENS, n < VALUES, the token exists. Owner: one (token, n) a thread.
+            // SAFETY: bounds: n < VALUES, column + 4 <= 16, the token exists. Owner: one (token, n, column quad) a thread.
             // Barrier: the stage's, by the caller.
-            unsafe { copy_4(&raw mut (*stage).beta, token * MOST_VALUES_PER_KEY + n, args.beta, source) };
+            unsafe { copy_16(&raw mut (*staged).v, n * COLUMNS_PER_BLOCK + column, args.v, source) };
+        }
+        let (token, n) = self.gate_role();
+        if self.has(first_token, token) {
+            let staged = stage.wrapping_add(token);
+            let source = self.value_head(n) * args.beta_head_stride + (first_token + token) * args.beta_token_stride;
+            // SAFETY: bounds: n < VALUES, the token exists. Owner: one (token, n) a thread. Barrier: the stage's, by the
+            // caller.
+            unsafe { copy_4(&raw mut (*staged).beta, n, args.beta, source) };
         }
         commit();
     }
@@ -169,8 +169,8 @@ impl<'a, const VALUES: usize> Block<'a, VALUES> {
     #[inline(always)]
     fn gate(&self, first_token: usize) -> f32 {
         let args = self.args;
-        let (token, n) = (self.role.thread / VALUES, self.role.thread % VALUES);
-        if token < STAGE_TOKENS && first_token + token < args.tokens as usize {
+        let (token, n) = self.gate_role();
+        if self.has(first_token, token) {
             let source = self.value_head(n) * args.g_head_stride + (first_token + token) * args.g_token_stride;
             // SAFETY: bounds: the token exists, n < VALUES. Owner: inputs are read only.
             unsafe { args.g.at(source) }
@@ -182,78 +182,99 @@ impl<'a, const VALUES: usize> Block<'a, VALUES> {
     /// Writes the decay of this thread's gate.
     ///
     /// # Safety
-    /// A barrier stands between this and what reads the stage before and after.
+    /// `stage` has STAGE_TOKENS tokens; a barrier stands between this and what reads them before and after.
     #[inline(always)]
-    unsafe fn put_decay(&self, stage: *mut Stage, gate: f32) {
-        let (token, n) = (self.role.thread / VALUES, self.role.thread % VALUES);
+    unsafe fn put_decay(&self, stage: *mut Staged, gate: f32) {
+        let (token, n) = self.gate_role();
         if token < STAGE_TOKENS {
-            // SAFETY: bounds: token < STAGE_TOKENS, n < VALUES. Owner: one (token, n) a thread. Barrier: by the caller.
-            unsafe { Tile::put(&raw mut (*stage).decay, token * MOST_VALUES_PER_KEY + n, exp(gate)) };
+            let staged = stage.wrapping_add(token);
+            // SAFETY: bounds: n < VALUES. Owner: one (token, n) a thread. Barrier: by the caller.
+            unsafe { Tile::put(&raw mut (*staged).decay, n, exp(gate)) };
         }
     }
 
-    /// This thread's rows of token `token` of a staged key or query.
+    /// This thread's rows of a staged key or query.
     ///
     /// # Safety
     /// The stage has arrived.
     #[inline(always)]
-    unsafe fn rows(&self, tile: *mut Tile<{ STAGE_TOKENS * HEAD_DIM }>, token: usize) -> Rows {
+    unsafe fn rows(&self, tile: *mut Tile<HEAD_DIM>) -> Rows {
         let mut rows = [[0.0; 4]; QUADS];
         for (quad, values) in rows.iter_mut().enumerate() {
-            // SAFETY: bounds: token < STAGE_TOKENS, row < 128. Barrier: the stage's.
-            *values = unsafe { Tile::quad(tile, token * HEAD_DIM + self.role.row(quad)) };
+            // SAFETY: bounds: row + 4 <= 128. Barrier: the stage's.
+            *values = unsafe { Tile::quad(tile, self.role.row(quad)) };
         }
         rows
     }
 }
 
-/// Runs the `tokens` first tokens of a stage; `out` is this thread's output of the first.
-///
-/// # Safety
-/// The stage has arrived; all threads of the warp are here; `1 <= tokens <= STAGE_TOKENS`.
-#[inline(always)]
-unsafe fn run_stage<const VALUES: usize>(
-    block: &Block<'_, VALUES>,
-    s: &mut [Rows; VALUES],
-    stage: *mut Stage,
-    tokens: usize,
-    mut out: GlobalMut<f32>,
-) {
-    // SAFETY: by the caller.
-    unsafe { core::hint::assert_unchecked(tokens <= STAGE_TOKENS) };
-    // The next key is read while this token is computed: it is what the chain of sums starts with.
-    // SAFETY: bounds: `stage` has STAGE_TOKENS tokens, `tokens` is at least 1. Barrier: the stage's.
-    let mut next_k = unsafe { block.rows(&raw mut (*stage).k, 0) };
-    for token in 0..tokens {
-        let k = next_k;
-        // SAFETY: bounds: token < tokens <= STAGE_TOKENS, column < 16, VALUES <= MOST_VALUES_PER_KEY. Barrier: the
-        // stage's. All lanes of the warp run every token.
+/// What a token brings to a thread, but for its query.
+#[derive(Clone, Copy)]
+struct Token<const VALUES: usize> {
+    k: Rows,
+    v: [f32; VALUES],
+    decay: Quad,
+    beta: Quad,
+}
+
+impl<const VALUES: usize> Token<VALUES> {
+    /// A staged token.
+    ///
+    /// # Safety
+    /// It has arrived.
+    #[inline(always)]
+    unsafe fn read(block: &Block<'_, VALUES>, staged: *mut Staged) -> Self {
+        let mut v = [0.0; VALUES];
+        for (n, v) in v.iter_mut().enumerate() {
+            // SAFETY: bounds: n < MOST_VALUES_PER_KEY, column < 16. Barrier: the stage's.
+            *v = unsafe { Tile::at(&raw mut (*staged).v, n * COLUMNS_PER_BLOCK + block.column()) };
+        }
+        // SAFETY: bounds: the tiles have four. Barrier: the stage's.
         unsafe {
-            let state_at_key = dot(s, &k);
-            let decay = Tile::quad(&raw mut (*stage).decay, token * MOST_VALUES_PER_KEY);
-            let beta = Tile::quad(&raw mut (*stage).beta, token * MOST_VALUES_PER_KEY);
-            let q = block.rows(&raw mut (*stage).q, token);
-            next_k = block.rows(&raw mut (*stage).k, (token + 1).min(tokens - 1));
-            for n in 0..VALUES {
-                let index = (token * MOST_VALUES_PER_KEY + n) * COLUMNS_PER_BLOCK + block.column();
-                let v = Tile::at(&raw mut (*stage).v, index);
-                let d = correction(beta[n], v, decay[n], state_at_key[n]);
-                update(&mut s[n], decay[n], &k, d);
-            }
-            let o = dot(s, &q);
-            let mut mine = o[0];
-            for n in 1..VALUES {
-                if block.role.row_group == n {
-                    mine = o[n];
-                }
-            }
-            if block.role.row_group < VALUES {
-                // Owner: row group n alone writes value head n of the column.
-                out.put(0, mine * block.args.scale);
+            Self {
+                k: block.rows(&raw mut (*staged).k),
+                v,
+                decay: Tile::quad(&raw mut (*staged).decay, 0),
+                beta: Tile::quad(&raw mut (*staged).beta, 0),
             }
         }
-        out = out.offset(block.args.out_token_stride);
     }
+}
+
+/// One token: `current` is its key, value and gates, `state_at_key` what the state holds at its key. Gives the same of the
+/// token after it, `next`.
+///
+/// # Safety
+/// `staged`, the token, has arrived; all lanes of the warp are here; `out` is this thread's output of the token.
+#[inline(always)]
+unsafe fn step<const VALUES: usize>(
+    block: &Block<'_, VALUES>,
+    s: &mut [Rows; VALUES],
+    staged: *mut Staged,
+    current: &Token<VALUES>,
+    state_at_key: &[f32; VALUES],
+    next: &Token<VALUES>,
+    out: GlobalMut<f32>,
+) -> [f32; VALUES] {
+    // SAFETY: by the caller.
+    let q = unsafe { block.rows(&raw mut (*staged).q) };
+    for n in 0..VALUES {
+        let d = correction(current.beta[n], current.v[n], current.decay[n], state_at_key[n]);
+        update(&mut s[n], current.decay[n], &current.k, d);
+    }
+    // SAFETY: all lanes are here.
+    let (o, state_at_next_key) = unsafe { dot_pair(s, &q, &next.k) };
+    let mut mine = o[0];
+    for n in 1..VALUES {
+        if block.role.row_group == n {
+            mine = o[n];
+        }
+    }
+    if block.role.row_group < VALUES {
+        // SAFETY: bounds: `out` is the token's. Owner: row group n alone writes value head n of the column.
+        unsafe { out.put(0, mine * block.args.scale) };
+    }
+    state_at_next_key
 }
 
 /// The kernel.
@@ -265,7 +286,7 @@ unsafe fn run_stage<const VALUES: usize>(
 #[inline(always)]
 pub unsafe fn run<const VALUES: usize>(args: Args) {
     let block = Block::<VALUES>::here(&args);
-    let stages = dynamic_shared_mem::<Shared>().cast::<Stage>();
+    let ring = dynamic_shared_mem::<Shared>().cast::<Staged>();
     let column = block.first_column + block.column();
 
     let mut s = [[[0.0; 4]; QUADS]; VALUES];
@@ -279,31 +300,51 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     let my_head = block.value_head(block.role.row_group.min(VALUES - 1));
     let mut out = args.out.offset(my_head * args.out_head_stride + column);
     let tokens = args.tokens as usize;
-    // SAFETY: nothing has read or written the stages yet.
+    // SAFETY: nothing has read or written the ring yet.
     unsafe {
-        block.stage(stages, 0);
-        block.put_decay(stages, block.gate(0));
+        block.stage(ring, 0);
+        block.put_decay(ring, block.gate(0));
     }
-    let mut first_token = 0;
-    let mut parity = 0;
-    while first_token < tokens {
-        let stage = stages.wrapping_add(parity);
-        let next_stage = stages.wrapping_add(1 - parity);
-        let next_token = first_token + STAGE_TOKENS;
-        wait::<0>();
-        // SAFETY: all threads run the same stages. This stage is complete and all may read it; all have left the last
-        // one, whose memory the next copies go to.
-        unsafe { sync_threads() };
-        // SAFETY: the stage is read after the next turn's barrier.
-        unsafe { block.stage(next_stage, next_token) };
-        let next_gate = block.gate(next_token);
-        // SAFETY: `stage` has arrived, see the barrier.
-        unsafe { run_stage(&block, &mut s, stage, STAGE_TOKENS.min(tokens - first_token), out) };
-        // SAFETY: the last readers of `next_stage` have passed this turn's barrier, the next ones wait for the next.
-        unsafe { block.put_decay(next_stage, next_gate) };
-        out = out.offset(STAGE_TOKENS * args.out_token_stride);
-        first_token = next_token;
-        parity = 1 - parity;
+    let mut next_gate = block.gate(STAGE_TOKENS);
+    wait::<0>();
+    // SAFETY: all threads are here. The first stage is complete and all may read it.
+    unsafe { sync_threads() };
+    // SAFETY: nothing has read or written the second stage yet, and it is read after the next barrier.
+    unsafe { block.stage(ring.wrapping_add(STAGE_TOKENS), STAGE_TOKENS) };
+
+    // SAFETY: the first stage has arrived (without tokens it is undefined, and nothing comes of it).
+    let mut next = unsafe { Token::read(&block, ring) };
+    // SAFETY: all lanes are here.
+    let mut state_at_key = unsafe { dot(&s, &next.k) };
+    let mut slot = 0;
+    for token in 0..tokens {
+        let current = next;
+        let mut next_slot = slot + 1;
+        if next_slot == RING_TOKENS {
+            next_slot = 0;
+        }
+        if next_slot % STAGE_TOKENS == 0 {
+            // The next token is the first of a stage.
+            let stage = ring.wrapping_add(next_slot);
+            wait::<0>();
+            // SAFETY: the stage is read after the barrier below, and was last read two stages ago.
+            unsafe { block.put_decay(stage, next_gate) };
+            // SAFETY: all threads run the same tokens. The next stage is complete and all may read it; all have left the
+            // one before this, whose memory the next copies go to.
+            unsafe { sync_threads() };
+            let after = if next_slot + STAGE_TOKENS == RING_TOKENS { 0 } else { next_slot + STAGE_TOKENS };
+            // SAFETY: the stage after the next is read after the next turn's barrier.
+            unsafe { block.stage(ring.wrapping_add(after), token + 1 + STAGE_TOKENS) };
+            next_gate = block.gate(token + 1 + STAGE_TOKENS);
+        }
+        // SAFETY: both tokens have arrived; past the last one there is whatever the slot held, and nothing comes of it. All
+        // lanes run every token.
+        unsafe {
+            next = Token::read(&block, ring.wrapping_add(next_slot));
+            state_at_key = step(&block, &mut s, ring.wrapping_add(slot), &current, &state_at_key, &next, out);
+        }
+        slot = next_slot;
+        out = out.offset(args.out_token_stride);
     }
     wait::<0>();
 
