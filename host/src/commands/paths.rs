@@ -1,0 +1,196 @@
+//! The paths that this machine offers, and how a call is run on each.
+#![forbid(unsafe_code)]
+use std::fmt;
+
+use anyhow::bail;
+use serde::Serialize;
+
+use crate::cli::Backend;
+use host::{Call, Kernel};
+
+/// One way to run the recurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    Cpu,
+    Emulator(Kernel),
+    Cuda(Kernel),
+}
+
+impl Path {
+    /// Every path there is, those on a GPU first.
+    pub fn all() -> Vec<Self> {
+        let cuda = Kernel::ALL.into_iter().map(Self::Cuda);
+        let emulator = Kernel::ALL.into_iter().map(Self::Emulator);
+        cuda.chain([Self::Cpu]).chain(emulator).collect()
+    }
+
+    pub fn backend(self) -> Backend {
+        match self {
+            Self::Cpu => Backend::Cpu,
+            Self::Emulator(_) => Backend::Emulator,
+            Self::Cuda(_) => Backend::Cuda,
+        }
+    }
+
+    pub fn kernel(self) -> Option<Kernel> {
+        match self {
+            Self::Cpu => None,
+            Self::Emulator(kernel) | Self::Cuda(kernel) => Some(kernel),
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kernel() {
+            Some(kernel) => formatter.pad(&format!("{} {}", self.backend(), kernel.name())),
+            None => formatter.pad(&self.backend().to_string()),
+        }
+    }
+}
+
+impl Serialize for Path {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A path, and why it cannot run here where it cannot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Offer {
+    pub path: Path,
+    /// None where it can run.
+    pub unavailable: Option<String>,
+}
+
+/// A GPU, in words and numbers for reports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    pub name: String,
+    /// CUDA version of the driver, major and minor.
+    pub driver: (u32, u32),
+    /// Times ten: 90 for 9.0.
+    pub capability: u32,
+    pub multiprocessors: u32,
+    /// Opt-in limit of shared memory of a block, in bytes.
+    pub shared_bytes_optin: u32,
+    pub memory_bytes: u64,
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, driver, capability, multiprocessors, shared_bytes_optin, memory_bytes } = self;
+        write!(
+            formatter,
+            "{name}, compute capability {}.{}, {multiprocessors} SMs, {shared_bytes_optin} bytes of shared memory a \
+             block, {:.1} GiB, driver for CUDA {}.{}",
+            capability / 10,
+            capability % 10,
+            *memory_bytes as f64 / (1_u64 << 30) as f64,
+            driver.0,
+            driver.1
+        )
+    }
+}
+
+/// This machine: the GPU, if there is one that can be used.
+pub struct Machine {
+    #[cfg(feature = "cuda")]
+    device: host::Result<host::cuda::Gdn>,
+}
+
+impl Machine {
+    /// Opens the first GPU.
+    pub fn open() -> Self {
+        Self {
+            #[cfg(feature = "cuda")]
+            device: host::cuda::Gdn::new(0),
+        }
+    }
+
+    /// The GPU, or why there is none.
+    #[cfg(feature = "cuda")]
+    pub fn gpu(&self) -> Result<Gpu, String> {
+        self.device.as_ref().map(|device| gpu(device.facts())).map_err(ToString::to_string)
+    }
+
+    /// The GPU, or why there is none.
+    #[cfg(not(feature = "cuda"))]
+    pub fn gpu(&self) -> Result<Gpu, String> {
+        Err("built without the feature cuda".into())
+    }
+
+    /// Every path, those that cannot run with the reason.
+    pub fn offers(&self) -> Vec<Offer> {
+        let no_gpu = self.gpu().err();
+        let unavailable = |path: Path| no_gpu.clone().filter(|_| path.backend() == Backend::Cuda);
+        Path::all().into_iter().map(|path| Offer { path, unavailable: unavailable(path) }).collect()
+    }
+
+    /// Runs a call.
+    ///
+    /// # Errors
+    /// As the path has them.
+    pub fn run(&self, path: Path, call: Call<'_>, order: u64) -> host::Result<()> {
+        match path {
+            Path::Cpu => host::cpu::run(call),
+            Path::Emulator(kernel) => host::emulated::run(call, kernel, order),
+            #[cfg(feature = "cuda")]
+            Path::Cuda(kernel) => match &self.device {
+                Ok(device) => device.run_on_slices(call, Some(kernel)).map(drop),
+                Err(error) => unreachable!("a path that is not offered: {error}"),
+            },
+            #[cfg(not(feature = "cuda"))]
+            Path::Cuda(_) => unreachable!("a path that is not offered"),
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+pub fn gpu(facts: &host::cuda::DeviceFacts) -> Gpu {
+    Gpu {
+        name: facts.name.clone(),
+        driver: facts.driver,
+        capability: facts.capability,
+        multiprocessors: facts.multiprocessors,
+        shared_bytes_optin: facts.shared_bytes_optin,
+        memory_bytes: facts.memory_bytes,
+    }
+}
+
+/// The paths to run: those on the backends asked for, or all.
+///
+/// # Errors
+/// If a backend was asked for and cannot run.
+pub fn choose(offers: &[Offer], on: &[Backend]) -> anyhow::Result<Vec<Offer>> {
+    for offer in offers.iter().filter(|offer| on.contains(&offer.path.backend())) {
+        if let Some(reason) = &offer.unavailable {
+            bail!("--on {}: {reason}", offer.path.backend());
+        }
+    }
+    let asked_for = |offer: &&Offer| on.is_empty() || on.contains(&offer.path.backend());
+    Ok(offers.iter().filter(asked_for).cloned().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn without_gpu() -> Vec<Offer> {
+        let unavailable = |path: Path| (path.backend() == Backend::Cuda).then(|| "no driver".to_owned());
+        Path::all().into_iter().map(|path| Offer { path, unavailable: unavailable(path) }).collect()
+    }
+
+    #[test]
+    fn what_is_asked_for_and_missing_is_an_error() {
+        let error = choose(&without_gpu(), &[Backend::Cpu, Backend::Cuda]).unwrap_err();
+        assert_eq!(error.to_string(), "--on cuda: no driver");
+    }
+
+    #[test]
+    fn what_is_missing_and_not_asked_for_stays_on_the_list() {
+        assert_eq!(choose(&without_gpu(), &[]).unwrap(), without_gpu());
+        let cpu = choose(&without_gpu(), &[Backend::Cpu]).unwrap();
+        assert_eq!(cpu, [Offer { path: Path::Cpu, unavailable: None }]);
+    }
+}
