@@ -8,15 +8,19 @@
 //! run          checks, cuts into parts, spreads them over the threads
 //!   part       heads that read one key head, or columns of a head: state to tiles, tokens, tiles to state
 //!     segment  the inputs of some tokens, side by side
-//!     tile     the sums, in vectors of whatever this processor has
+//!     tile     tokens in sequence, on columns that stay in the first-level cache
 //!     transfer state to tiles and back
+//!     single   one of few tokens, on the state as it lies
+//!     sums     what both sum, in vectors of whatever this processor has
 //!   split      disjoint columns of the output and the state
 //! ```
 #![forbid(unsafe_code)]
 
 mod part;
 mod segment;
+mod single;
 mod split;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -26,6 +30,7 @@ use crate::call::{Call, Gates, State, Strides};
 use crate::error::Result;
 use crate::heads::{HEAD_DIM, Heads};
 use part::{Inputs, Part, Piece, Scratch};
+use pulp::Arch;
 use rayon::prelude::*;
 
 /// Parts for each thread: with fewer, threads that finish early would wait for the others.
@@ -44,6 +49,11 @@ const LEAST_WORK: usize = 4;
 /// # Errors
 /// Those of [`Call::validate`]; nothing has been written then.
 pub fn run(call: Call<'_>) -> Result<()> {
+    run_on(call, Arch::new())
+}
+
+/// [`run`] with these vectors.
+fn run_on(call: Call<'_>, arch: Arch) -> Result<()> {
     call.validate()?;
     if call.tokens == 0 {
         return Ok(());
@@ -62,7 +72,6 @@ pub fn run(call: Call<'_>) -> Result<()> {
     };
     let parts = gather(pieces, &heads, size.heads);
     let together = LEAST_WORK.div_ceil(tokens * size.heads);
-    let arch = pulp::Arch::new();
     parts
         .into_par_iter()
         .with_min_len(together)

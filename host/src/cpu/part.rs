@@ -1,11 +1,16 @@
 //! One part of a call: value heads that read the same key head, or a few columns of one, over all tokens.
 #![forbid(unsafe_code)]
 use super::segment::{self, KeyInputs, ValueInputs};
+use super::single::Single;
 use super::split::Columns;
 use super::tile::{self, Advance, Tile};
 use super::transfer::{Load, Store};
 use crate::call::View;
 use pulp::Arch;
+
+/// Tokens for which a state stays where it is. One of them takes half as long again as in a sequence, but copying a state to
+/// tiles and back takes as long as three.
+const FEW: usize = 4;
 
 /// What every part reads.
 pub(super) struct Inputs<'a> {
@@ -44,12 +49,35 @@ pub(super) struct Scratch {
 impl Part<'_> {
     /// Carries the states through every token.
     pub fn run(mut self, inputs: &Inputs<'_>, scratch: &mut Scratch, arch: Arch) {
+        let most = inputs.tokens.min(segment::TOKENS);
+        scratch.keys.resize(most, KeyInputs::BLANK);
+        scratch.values.resize(most, ValueInputs::BLANK);
+        if inputs.tokens <= FEW && self.pieces.iter().all(|piece| piece.state.is_some()) {
+            self.in_place(inputs, scratch, arch);
+        } else {
+            self.sequence(inputs, scratch, arch);
+        }
+    }
+
+    fn in_place(&mut self, inputs: &Inputs<'_>, scratch: &mut Scratch, arch: Arch) {
+        let Scratch { keys, values, .. } = scratch;
+        for (token, keys) in keys.iter_mut().enumerate() {
+            keys.read(inputs, token, self.k_head);
+        }
+        for Piece { out, state } in &mut self.pieces {
+            let Some(state) = state else { continue };
+            for (token, (key, values)) in keys.iter().zip(values.iter_mut()).enumerate() {
+                values.read(inputs, token, out.head);
+                arch.dispatch(Single { state, key, values, scale: inputs.scale });
+            }
+            segment::write_outputs(values, 0, out);
+        }
+    }
+
+    fn sequence(mut self, inputs: &Inputs<'_>, scratch: &mut Scratch, arch: Arch) {
         let Scratch { tiles, keys, values } = scratch;
         let tiles_per_piece = self.pieces[0].out.rows.ncols() / tile::COLUMNS;
-        let most = inputs.tokens.min(segment::TOKENS);
         tiles.resize(self.pieces.len() * tiles_per_piece, Tile::ZERO);
-        keys.resize(most, KeyInputs::BLANK);
-        values.resize(most, ValueInputs::BLANK);
         for (piece, tiles) in self.pieces.iter().zip(tiles.chunks_mut(tiles_per_piece)) {
             match &piece.state {
                 Some(state) => arch.dispatch(Load { rows: state.rows.view(), tiles }),
@@ -57,7 +85,7 @@ impl Part<'_> {
             }
         }
         for first in (0..inputs.tokens).step_by(segment::TOKENS) {
-            let count = most.min(inputs.tokens - first);
+            let count = keys.len().min(inputs.tokens - first);
             let (keys, values) = (&mut keys[..count], &mut values[..count]);
             for (token, keys) in keys.iter_mut().enumerate() {
                 keys.read(inputs, first + token, self.k_head);

@@ -1,6 +1,6 @@
 //! The backend against the definition in float64, and the promises of its front page.
 #![forbid(unsafe_code)]
-use super::run;
+use super::{run, run_on};
 use crate::call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
 use crate::error::Error;
 use crate::heads::{HEAD_DIM, HeadMap, Heads};
@@ -49,6 +49,10 @@ impl Problem {
 
     /// Outputs `[token][HV][V]` of tokens `from` to `to`; the state is read from `state` and written back if there is one.
     fn run_tokens(&self, from: usize, to: usize, state: Option<State<'_>>) -> Vec<f32> {
+        self.run_tokens_on(pulp::Arch::new(), from, to, state)
+    }
+
+    fn run_tokens_on(&self, arch: pulp::Arch, from: usize, to: usize, state: Option<State<'_>>) -> Vec<f32> {
         let value_heads = self.heads.num_v_heads;
         let mut out = vec![f32::NAN; (to - from) * value_heads * HEAD_DIM];
         let rows = Strides { token: self.width(), head: HEAD_DIM };
@@ -66,7 +70,7 @@ impl Problem {
         if let Some(state) = state {
             call = call.state(state);
         }
-        run(call).unwrap();
+        run_on(call, arch).unwrap();
         out
     }
 
@@ -168,6 +172,30 @@ fn agrees_with_the_definition() {
                 assert!(error <= 1e-6, "{what}, {tokens} tokens, {:?}: {error:e}", problem.heads);
             }
         }
+    }
+}
+
+/// Those with fused multiply-add have the same bits, too.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn every_vector_width_agrees_with_the_definition() {
+    use pulp::Arch;
+    let widths = [Some(Arch::Scalar), pulp::x86::V3::try_new().map(Arch::V3), pulp::x86::V4::try_new().map(Arch::V4)];
+    for tokens in [1, 2, 70] {
+        let problem = Problem::new(1, 3, HeadMap::Grouped, tokens);
+        let (expected, expected_state) = problem.expected(&problem.state);
+        let mut fused = Vec::new();
+        for arch in widths.into_iter().flatten() {
+            let mut state = problem.state.clone();
+            let layout = StateLayout::key_major(&problem.heads);
+            let out = problem.run_tokens_on(arch, 0, tokens, Some(State { data: &mut state, layout }));
+            assert!(relative_error(&out, &expected) <= 1e-6, "{arch:?}");
+            assert!(relative_error(&state, &expected_state) <= 1e-6, "{arch:?}");
+            if !matches!(arch, Arch::Scalar) {
+                fused.push((bits(&out), bits(&state)));
+            }
+        }
+        assert!(fused.windows(2).all(|pair| pair[0] == pair[1]));
     }
 }
 
