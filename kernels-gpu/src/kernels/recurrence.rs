@@ -149,6 +149,12 @@ impl Role {
         Self::of(thread_idx_below::<THREADS>())
     }
 
+    /// Index in the warp.
+    #[inline(always)]
+    pub fn lane(self) -> usize {
+        self.column * ROW_GROUPS + self.row_group
+    }
+
     /// The first row of the thread's quad `quad`.
     #[inline(always)]
     pub fn row(self, quad: usize) -> usize {

@@ -29,8 +29,9 @@ pub const COLUMNS_PER_BLOCK: usize = THREADS / 32 * COLUMNS_PER_WARP;
 /// Tokens of a stage.
 pub const STAGE_TOKENS: usize = 8;
 
-/// Groups of four in a key or a query, and in a block's part of a value.
-const HEAD_QUADS: usize = HEAD_DIM / 4;
+/// Tokens of a stage that a warp copies; a lane has four of the 128 rows.
+const TOKENS_PER_WARP: usize = STAGE_TOKENS / (THREADS / 32);
+/// Groups of four in a block's part of a value.
 const COLUMN_QUADS: usize = COLUMNS_PER_BLOCK / 4;
 
 /// Blocks of a launch: column tiles, key heads.
@@ -67,13 +68,119 @@ recurrence_kernel! {
     entry gdn_recurrent_by_key_head_r4 = run::<4>, threads THREADS, shared SHARED_BYTES;
 }
 
+/// What this thread copies of a stage. Each warp stages two tokens, so that none is late at the barrier.
+#[derive(Clone, Copy)]
+struct Copies<const VALUES: usize> {
+    /// The first of the warp's tokens in the stage.
+    token: usize,
+    /// Four rows of k and q of both tokens.
+    row: usize,
+    k: Global<f32>,
+    q: Global<f32>,
+    /// Four columns of one value head of one token; `VALUE_COPIES` lanes have some.
+    value: (usize, usize),
+    v: Global<f32>,
+    /// The gates of one value head of one token; `GATES` lanes have some.
+    gate: (usize, usize),
+    g: Global<f32>,
+    beta: Global<f32>,
+}
+
+impl<const VALUES: usize> Copies<VALUES> {
+    const VALUE_COPIES: usize = TOKENS_PER_WARP * VALUES * COLUMN_QUADS;
+    const GATES: usize = TOKENS_PER_WARP * VALUES;
+
+    /// Those of the first stage.
+    #[inline(always)]
+    fn first(block: &Block<'_, VALUES>) -> Self {
+        let args = block.args;
+        let lane = block.role.lane();
+        let token = block.role.warp * TOKENS_PER_WARP;
+        let row = lane * 4;
+        let value = (lane / (VALUES * COLUMN_QUADS), lane / COLUMN_QUADS % VALUES);
+        let column = block.first_column + lane % COLUMN_QUADS * 4;
+        let gate = (lane / VALUES, lane % VALUES);
+        let (value_token, gate_token) = (token + value.0, token + gate.0);
+        let (value_head, gate_head) = (block.value_head(value.1), block.value_head(gate.1));
+        Self {
+            token,
+            row,
+            k: args.k.offset(block.key_head * args.k_head_stride + token * args.k_token_stride + row),
+            q: args.q.offset(block.key_head * args.q_head_stride + token * args.q_token_stride + row),
+            value,
+            v: args.v.offset(value_head * args.v_head_stride + value_token * args.v_token_stride + column),
+            gate,
+            g: args.g.offset(gate_head * args.g_head_stride + gate_token * args.g_token_stride),
+            beta: args.beta.offset(gate_head * args.beta_head_stride + gate_token * args.beta_token_stride),
+        }
+    }
+
+    /// Starts the copies of a stage of `tokens` tokens into `stage`, and gives this thread's gate of it (0 where it has
+    /// none). The next call is for the next stage. Tokens past the end are neither read nor written.
+    ///
+    /// # Safety
+    /// `stage` has STAGE_TOKENS tokens, and no thread touches them until the copies have been waited for and a barrier
+    /// has passed, but for [`Copies::put_decay`]; the inputs have `tokens` more tokens.
+    #[inline(always)]
+    unsafe fn start(&mut self, args: &Args, lane: usize, stage: *mut Staged, tokens: usize) -> f32 {
+        for token in 0..TOKENS_PER_WARP {
+            if self.token + token < tokens {
+                let staged = stage.wrapping_add(self.token + token);
+                // SAFETY: bounds: row + 4 <= 128, the token exists. Owner: one (token, row quad) a lane. Barrier: the
+                // stage's, by the caller.
+                unsafe {
+                    copy_16(&raw mut (*staged).k, self.row, self.k, token * args.k_token_stride);
+                    copy_16(&raw mut (*staged).q, self.row, self.q, token * args.q_token_stride);
+                }
+            }
+        }
+        let (token, n) = (self.token + self.value.0, self.value.1);
+        if lane < Self::VALUE_COPIES && token < tokens {
+            let staged = stage.wrapping_add(token);
+            let index = n * COLUMNS_PER_BLOCK + lane % COLUMN_QUADS * 4;
+            // SAFETY: bounds: n < VALUES, column + 4 <= 16, the token exists. Owner: one (token, n, column quad) a lane.
+            // Barrier: the stage's, by the caller.
+            unsafe { copy_16(&raw mut (*staged).v, index, self.v, 0) };
+        }
+        let (token, n) = (self.token + self.gate.0, self.gate.1);
+        let mut gate = 0.0;
+        if lane < Self::GATES && token < tokens {
+            let staged = stage.wrapping_add(token);
+            // SAFETY: bounds: n < VALUES, the token exists. Owner: one (token, n) a lane. Barrier: the stage's, by the
+            // caller.
+            unsafe {
+                copy_4(&raw mut (*staged).beta, n, self.beta, 0);
+                gate = self.g.at(0);
+            }
+        }
+        commit();
+        self.k = self.k.offset(STAGE_TOKENS * args.k_token_stride);
+        self.q = self.q.offset(STAGE_TOKENS * args.q_token_stride);
+        self.v = self.v.offset(STAGE_TOKENS * args.v_token_stride);
+        self.g = self.g.offset(STAGE_TOKENS * args.g_token_stride);
+        self.beta = self.beta.offset(STAGE_TOKENS * args.beta_token_stride);
+        gate
+    }
+
+    /// Writes the decay of this thread's gate.
+    ///
+    /// # Safety
+    /// `stage` has STAGE_TOKENS tokens; a barrier stands between this and what reads them before and after.
+    #[inline(always)]
+    unsafe fn put_decay(&self, lane: usize, stage: *mut Staged, gate: f32) {
+        if lane < Self::GATES {
+            let staged = stage.wrapping_add(self.token + self.gate.0);
+            // SAFETY: bounds: n < VALUES. Owner: one (token, n) a lane. Barrier: by the caller.
+            unsafe { Tile::put(&raw mut (*staged).decay, self.gate.1, exp(gate)) };
+        }
+    }
+}
+
 /// The block's part of the problem, and where this thread stands in it.
 struct Block<'a, const VALUES: usize> {
     args: &'a Args,
     role: Role,
-    /// Inputs of the block's heads, from token 0 on.
-    q: Global<f32>,
-    k: Global<f32>,
+    key_head: usize,
     /// First column of the block.
     first_column: usize,
     /// Value head number `n` of the key head is `first_value_head + n * value_head_step`.
@@ -89,8 +196,7 @@ impl<'a, const VALUES: usize> Block<'a, VALUES> {
         Self {
             args,
             role: Role::here::<THREADS>(),
-            q: args.q.offset(key_head as usize * args.q_head_stride),
-            k: args.k.offset(key_head as usize * args.k_head_stride),
+            key_head: key_head as usize,
             first_column: block_idx_x() as usize * COLUMNS_PER_BLOCK,
             first_value_head: head(0),
             value_head_step: head(1) - head(0),
@@ -106,91 +212,6 @@ impl<'a, const VALUES: usize> Block<'a, VALUES> {
     #[inline(always)]
     fn column(&self) -> usize {
         self.role.warp * COLUMNS_PER_WARP + self.role.column
-    }
-
-    /// Which token of a stage, and which value head of the key head, this thread's gate and strength are of.
-    #[inline(always)]
-    fn gate_role(&self) -> (usize, usize) {
-        (self.role.thread / VALUES, self.role.thread % VALUES)
-    }
-
-    /// Whether the stage from `first_token` on has a token `token`.
-    #[inline(always)]
-    fn has(&self, first_token: usize, token: usize) -> bool {
-        token < STAGE_TOKENS && first_token + token < self.args.tokens as usize
-    }
-
-    /// Starts the copies of the stage from `first_token` on. Tokens past the end are neither read nor written.
-    ///
-    /// # Safety
-    /// `stage` has STAGE_TOKENS tokens, and no thread touches them until the copies have been waited for and a barrier
-    /// has passed, but for [`Block::put_decay`].
-    #[inline(always)]
-    unsafe fn stage(&self, stage: *mut Staged, first_token: usize) {
-        let thread = self.role.thread;
-        let args = self.args;
-        for copy in 0..STAGE_TOKENS * HEAD_QUADS / THREADS {
-            let token = copy * (THREADS / HEAD_QUADS) + thread / HEAD_QUADS;
-            let row = thread % HEAD_QUADS * 4;
-            if self.has(first_token, token) {
-                let staged = stage.wrapping_add(token);
-                // SAFETY: bounds: row + 4 <= 128, the token exists. Owner: one (token, row quad) a thread and turn.
-                // Barrier: the stage's, by the caller.
-                unsafe {
-                    copy_16(&raw mut (*staged).k, row, self.k, (first_token + token) * args.k_token_stride + row);
-                    copy_16(&raw mut (*staged).q, row, self.q, (first_token + token) * args.q_token_stride + row);
-                }
-            }
-        }
-        let (token, n) = (thread / (VALUES * COLUMN_QUADS), thread / COLUMN_QUADS % VALUES);
-        let column = thread % COLUMN_QUADS * 4;
-        if self.has(first_token, token) {
-            let staged = stage.wrapping_add(token);
-            let source = self.value_head(n) * args.v_head_stride
-                + (first_token + token) * args.v_token_stride
-                + self.first_column
-                + column;
-            // SAFETY: bounds: n < VALUES, column + 4 <= 16, the token exists. Owner: one (token, n, column quad) a thread.
-            // Barrier: the stage's, by the caller.
-            unsafe { copy_16(&raw mut (*staged).v, n * COLUMNS_PER_BLOCK + column, args.v, source) };
-        }
-        let (token, n) = self.gate_role();
-        if self.has(first_token, token) {
-            let staged = stage.wrapping_add(token);
-            let source = self.value_head(n) * args.beta_head_stride + (first_token + token) * args.beta_token_stride;
-            // SAFETY: bounds: n < VALUES, the token exists. Owner: one (token, n) a thread. Barrier: the stage's, by the
-            // caller.
-            unsafe { copy_4(&raw mut (*staged).beta, n, args.beta, source) };
-        }
-        commit();
-    }
-
-    /// The gate that this thread turns into a decay for the stage from `first_token` on; 0 where it has none.
-    #[inline(always)]
-    fn gate(&self, first_token: usize) -> f32 {
-        let args = self.args;
-        let (token, n) = self.gate_role();
-        if self.has(first_token, token) {
-            let source = self.value_head(n) * args.g_head_stride + (first_token + token) * args.g_token_stride;
-            // SAFETY: bounds: the token exists, n < VALUES. Owner: inputs are read only.
-            unsafe { args.g.at(source) }
-        } else {
-            0.0
-        }
-    }
-
-    /// Writes the decay of this thread's gate.
-    ///
-    /// # Safety
-    /// `stage` has STAGE_TOKENS tokens; a barrier stands between this and what reads them before and after.
-    #[inline(always)]
-    unsafe fn put_decay(&self, stage: *mut Staged, gate: f32) {
-        let (token, n) = self.gate_role();
-        if token < STAGE_TOKENS {
-            let staged = stage.wrapping_add(token);
-            // SAFETY: bounds: n < VALUES. Owner: one (token, n) a thread. Barrier: by the caller.
-            unsafe { Tile::put(&raw mut (*staged).decay, n, exp(gate)) };
-        }
     }
 
     /// This thread's rows of a staged key or query.
@@ -300,50 +321,57 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     let my_head = block.value_head(block.role.row_group.min(VALUES - 1));
     let mut out = args.out.offset(my_head * args.out_head_stride + column);
     let tokens = args.tokens as usize;
+    let lane = block.role.lane();
+    let mut copies = Copies::first(&block);
     // SAFETY: nothing has read or written the ring yet.
     unsafe {
-        block.stage(ring, 0);
-        block.put_decay(ring, block.gate(0));
+        let gate = copies.start(&args, lane, ring, tokens);
+        copies.put_decay(lane, ring, gate);
     }
-    let mut next_gate = block.gate(STAGE_TOKENS);
     wait::<0>();
     // SAFETY: all threads are here. The first stage is complete and all may read it.
     unsafe { sync_threads() };
     // SAFETY: nothing has read or written the second stage yet, and it is read after the next barrier.
-    unsafe { block.stage(ring.wrapping_add(STAGE_TOKENS), STAGE_TOKENS) };
+    let mut next_gate =
+        unsafe { copies.start(&args, lane, ring.wrapping_add(STAGE_TOKENS), tokens.saturating_sub(STAGE_TOKENS)) };
 
     // SAFETY: the first stage has arrived (without tokens it is undefined, and nothing comes of it).
     let mut next = unsafe { Token::read(&block, ring) };
     // SAFETY: all lanes are here.
     let mut state_at_key = unsafe { dot(&s, &next.k) };
-    let mut slot = 0;
-    for token in 0..tokens {
+    let mut stage = 0;
+    let mut first_token = 0;
+    while first_token < tokens {
+        let staged = ring.wrapping_add(stage * STAGE_TOKENS);
+        let last = STAGE_TOKENS.min(tokens - first_token) - 1;
+        for token in 0..last {
+            let current = next;
+            // SAFETY: both tokens are of the stage, which has arrived. All lanes run every token.
+            unsafe {
+                next = Token::read(&block, staged.wrapping_add(token + 1));
+                state_at_key = step(&block, &mut s, staged.wrapping_add(token), &current, &state_at_key, &next, out);
+            }
+            out = out.offset(args.out_token_stride);
+        }
+        first_token += STAGE_TOKENS;
+        stage = if stage == 2 { 0 } else { stage + 1 };
+        let next_staged = ring.wrapping_add(stage * STAGE_TOKENS);
+        wait::<0>();
+        // SAFETY: the stage is read after the barrier below, and was last read two stages ago.
+        unsafe { copies.put_decay(lane, next_staged, next_gate) };
+        // SAFETY: all threads run the same stages. The next stage is complete and all may read it; all have left the one
+        // before this, whose memory the next copies go to.
+        unsafe { sync_threads() };
+        let after = ring.wrapping_add(if stage == 2 { 0 } else { stage + 1 } * STAGE_TOKENS);
+        // SAFETY: the stage after the next is read after the next turn's barrier.
+        next_gate = unsafe { copies.start(&args, lane, after, tokens.saturating_sub(first_token + STAGE_TOKENS)) };
         let current = next;
-        let mut next_slot = slot + 1;
-        if next_slot == RING_TOKENS {
-            next_slot = 0;
-        }
-        if next_slot % STAGE_TOKENS == 0 {
-            // The next token is the first of a stage.
-            let stage = ring.wrapping_add(next_slot);
-            wait::<0>();
-            // SAFETY: the stage is read after the barrier below, and was last read two stages ago.
-            unsafe { block.put_decay(stage, next_gate) };
-            // SAFETY: all threads run the same tokens. The next stage is complete and all may read it; all have left the
-            // one before this, whose memory the next copies go to.
-            unsafe { sync_threads() };
-            let after = if next_slot + STAGE_TOKENS == RING_TOKENS { 0 } else { next_slot + STAGE_TOKENS };
-            // SAFETY: the stage after the next is read after the next turn's barrier.
-            unsafe { block.stage(ring.wrapping_add(after), token + 1 + STAGE_TOKENS) };
-            next_gate = block.gate(token + 1 + STAGE_TOKENS);
-        }
-        // SAFETY: both tokens have arrived; past the last one there is whatever the slot held, and nothing comes of it. All
-        // lanes run every token.
+        // SAFETY: this stage and the next have arrived; where there is no next, its memory is undefined and nothing comes
+        // of it. All lanes run every token.
         unsafe {
-            next = Token::read(&block, ring.wrapping_add(next_slot));
-            state_at_key = step(&block, &mut s, ring.wrapping_add(slot), &current, &state_at_key, &next, out);
+            next = Token::read(&block, next_staged);
+            state_at_key = step(&block, &mut s, staged.wrapping_add(last), &current, &state_at_key, &next, out);
         }
-        slot = next_slot;
         out = out.offset(args.out_token_stride);
     }
     wait::<0>();
@@ -356,5 +384,5 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     }
 }
 
-const _: () =
-    assert!(STAGE_TOKENS * MOST_VALUES_PER_KEY * COLUMN_QUADS <= THREADS && MOST_VALUES_PER_KEY <= ROW_GROUPS);
+const _: () = assert!(HEAD_DIM == 4 * 32 && TOKENS_PER_WARP * MOST_VALUES_PER_KEY * COLUMN_QUADS <= 32);
+const _: () = assert!(MOST_VALUES_PER_KEY <= ROW_GROUPS);
