@@ -24,6 +24,8 @@
 //! | `s` | state | 128 x 128 |
 //! | `d` | correction that a token writes | 128 |
 //! | `o` | output | 128 |
+// Kernels index several arrays by one role: the index is the mathematics.
+#![allow(clippy::needless_range_loop)]
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, stdarch_nvptx))]
 
