@@ -37,15 +37,11 @@ pub fn run(mut call: Call<'_>, kernel: Kernel, order: u64) -> Result<()> {
         .require(CAPABILITY, &problem, &pointers)
         .map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
     let entry = kernel.entry(&call.heads);
-    let launch = Launch {
-        grid: kernel.grid(&call.heads),
-        threads: entry.threads,
-        shared_bytes: entry.shared_bytes,
-        order,
-    };
+    let launch =
+        Launch { grid: kernel.grid(&call.heads), threads: entry.threads, shared_bytes: entry.shared_bytes, order };
     let args = kernel::recurrent_args(&problem, &pointers);
     // SAFETY: types: the entry takes `Args`. Lengths: whatever the kernel touches outside `memory` is refused. Lifetime:
     // `memory` borrows the slices until the launch is over.
     unsafe { cuda_std::emulator::run(&launch, &memory, entry.body, args) }
-        .map_err(|fault| Error::Emulator { kernel: entry.symbol, fault })
+        .map_err(|fault| Error::Emulator { kernel: entry.symbol, fault: Box::new(fault) })
 }

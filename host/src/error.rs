@@ -58,12 +58,19 @@ pub enum Error {
         /// The PTX symbol.
         kernel: &'static str,
         /// What it found, with the kernel's line.
-        fault: cuda_std::emulator::Fault,
+        fault: Box<cuda_std::emulator::Fault>,
     },
     /// Everything of the CUDA backend.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(#[from] crate::cuda::CudaError),
+    Cuda(Box<crate::cuda::CudaError>),
+}
+
+#[cfg(feature = "cuda")]
+impl From<crate::cuda::CudaError> for Error {
+    fn from(error: crate::cuda::CudaError) -> Self {
+        Self::Cuda(Box::new(error))
+    }
 }
 
 impl Error {

@@ -45,11 +45,7 @@ impl Heads {
             }
         }
         if !num_v_heads.is_multiple_of(num_k_heads) {
-            return Err(Error::shape(
-                "num_v_heads",
-                format!("a multiple of num_k_heads = {num_k_heads}"),
-                num_v_heads,
-            ));
+            return Err(Error::shape("num_v_heads", format!("a multiple of num_k_heads = {num_k_heads}"), num_v_heads));
         }
         Ok(Self { num_k_heads, num_v_heads, head_k_dim: HEAD_DIM, head_v_dim: HEAD_DIM, map })
     }

@@ -12,8 +12,8 @@ pub mod cpu;
 pub mod emulated;
 mod error;
 mod heads;
-mod kernel;
 pub mod inputs;
+mod kernel;
 pub mod reference;
 
 #[cfg(feature = "cuda")]

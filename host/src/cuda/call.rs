@@ -159,4 +159,3 @@ fn require_pointer(argument: &'static str, pointer: u64, elements: usize) -> Res
     }
     Ok(())
 }
-

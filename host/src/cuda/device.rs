@@ -1,5 +1,5 @@
 //! A device's primary context, the kernels loaded into it, and launches.
-use super::error::{CudaError, DriverError};
+use super::error::{CudaError, DriverError, LoadFailure};
 use super::ptx;
 use super::raw::{self, check};
 use super::stream::Stream;
@@ -135,10 +135,10 @@ impl Device {
     /// `stream` is alive and of this context.
     pub unsafe fn launch(&self, entry: &Entry<Args>, grid: [u32; 2], args: &Args, stream: Stream) -> Result<()> {
         let _current = self.current()?;
-        let function = self.functions.get(entry.symbol).ok_or(Error::Refused {
-            kernel: entry.symbol,
-            reason: crate::error::Reason::NotLoaded,
-        })?;
+        let function = self
+            .functions
+            .get(entry.symbol)
+            .ok_or(Error::Refused { kernel: entry.symbol, reason: crate::error::Reason::NotLoaded })?;
         let mut parameters = args.pointers();
         // SAFETY: types: `parameters` has the address of each argument in the entry's order, both from `Args`. Lengths:
         // by the caller. Lifetime: the driver copies the arguments before it returns.
@@ -266,14 +266,14 @@ fn load_module(ptx: &CStr, driver: (u32, u32)) -> Result<CUmodule, CudaError> {
     };
     check("cuModuleLoadDataEx", code).map_err(|source| {
         let text = ptx.to_string_lossy();
-        CudaError::Load {
+        CudaError::Load(Box::new(LoadFailure {
             ptx_version: ptx::directive(&text, ".version"),
             ptx_target: ptx::directive(&text, ".target"),
             driver,
             cure: ptx::cure(source.code),
             log: CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().trim().to_owned(),
             source,
-        }
+        }))
     })?;
     Ok(module)
 }
@@ -289,8 +289,7 @@ fn function(module: CUmodule, symbol: &str) -> Result<CUfunction, DriverError> {
 /// Asks for dynamic shared memory once, at load: an attribute set per launch would be shared between threads.
 fn set_shared_bytes(function: CUfunction, bytes: u32) -> Result<(), DriverError> {
     // SAFETY: a function of the current context.
-    let code =
-        unsafe { raw::cuFuncSetAttribute(function, raw::FUNCTION_MAX_DYNAMIC_SHARED_BYTES, bytes as c_int) };
+    let code = unsafe { raw::cuFuncSetAttribute(function, raw::FUNCTION_MAX_DYNAMIC_SHARED_BYTES, bytes as c_int) };
     check("cuFuncSetAttribute", code)
 }
 

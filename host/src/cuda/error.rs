@@ -52,26 +52,12 @@ pub enum CudaError {
         need: u32,
     },
     /// The driver refused the kernels.
-    #[error(
-        "{source} while loading the kernels (PTX {ptx_version} for {ptx_target}; this driver supports CUDA {}.{}): {}{}",
-        driver.0, driver.1, cure, if log.is_empty() { String::new() } else { format!("\n{log}") }
-    )]
-    Load {
-        /// The `.version` of the PTX.
-        ptx_version: String,
-        /// Its `.target`.
-        ptx_target: String,
-        /// The CUDA version that the driver supports.
-        driver: (u32, u32),
-        /// What to do.
-        cure: &'static str,
-        /// The driver's log of the compilation.
-        log: String,
-        /// What `cuModuleLoadDataEx` said.
-        source: DriverError,
-    },
+    #[error(transparent)]
+    Load(Box<LoadFailure>),
     /// The process has forked since the handle was made; CUDA does not survive that.
-    #[error("this handle was made in process {made_in}, which has forked; make a new one in process {here}, before any CUDA call of the parent")]
+    #[error(
+        "this handle was made in process {made_in}, which has forked; make a new one in process {here}, before any CUDA call of the parent"
+    )]
     ForkedProcess {
         /// The process that made the handle.
         made_in: u32,
@@ -95,4 +81,26 @@ pub enum CudaError {
     /// Any other driver call.
     #[error(transparent)]
     Driver(#[from] DriverError),
+}
+
+/// The driver refused the kernels.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "{source} while loading the kernels (PTX {ptx_version} for {ptx_target}; this driver supports CUDA {}.{}): {cure}{}{log}",
+    driver.0, driver.1, if log.is_empty() { "" } else { "\n" }
+)]
+#[non_exhaustive]
+pub struct LoadFailure {
+    /// The `.version` of the PTX.
+    pub ptx_version: String,
+    /// Its `.target`.
+    pub ptx_target: String,
+    /// The CUDA version that the driver supports.
+    pub driver: (u32, u32),
+    /// What to do.
+    pub cure: &'static str,
+    /// The driver's log of the compilation.
+    pub log: String,
+    /// What `cuModuleLoadDataEx` said.
+    pub source: DriverError,
 }

@@ -9,7 +9,7 @@ mod stream;
 
 pub use call::{Call, View};
 pub use device::{DeviceFacts, device_count};
-pub use error::{CudaError, DriverError};
+pub use error::{CudaError, DriverError, LoadFailure};
 pub use stream::Stream;
 
 use crate::error::{Error, Reason, Result};
@@ -57,8 +57,7 @@ impl Gdn {
 
     fn plan_with(&self, call: &Call, forced: Option<Kernel>) -> Result<Launch> {
         call.validate()?;
-        let (kernel, reason) =
-            kernel::choose(self.0.facts.capability, &call.problem(), &call.pointers(), forced)?;
+        let (kernel, reason) = kernel::choose(self.0.facts.capability, &call.problem(), &call.pointers(), forced)?;
         Ok(Launch { kernel, reason })
     }
 

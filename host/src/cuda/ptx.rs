@@ -28,7 +28,9 @@ pub fn directive(text: &str, name: &str) -> String {
 /// What to do about a code of `cuModuleLoadDataEx`.
 pub fn cure(code: i32) -> &'static str {
     match code {
-        222 => "the driver is too old for this PTX; update it (CUDA 11.0 or newer), or rebuild with `cargo xtask build-ptx`",
+        222 => {
+            "the driver is too old for this PTX; update it (CUDA 11.0 or newer), or rebuild with `cargo xtask build-ptx`"
+        }
         209 => "the PTX has no kernel for this device; rebuild with `cargo xtask build-ptx`",
         218 => "the driver does not accept the PTX; update the driver, or rebuild with `cargo xtask build-ptx`",
         2 => "the device is out of memory",

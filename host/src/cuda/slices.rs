@@ -32,9 +32,8 @@ fn run_on_slices(gdn: &Gdn, device: &Device, call: &mut Call<'_>, kernel: Option
     let buffers = [call.q, call.k, call.v, g, beta].map(|view| upload(view.data).map(|buffer| (buffer, view)));
     let [q, k, v, g, beta] = buffers;
     let (q, k, v, g, beta) = (q?, k?, v?, g?, beta?);
-    let view = |(buffer, view): &(DeviceBuffer<f32>, View<'_>)| {
-        DeviceView::new(buffer.as_device_ptr().as_raw(), view.strides)
-    };
+    let view =
+        |(buffer, view): &(DeviceBuffer<f32>, View<'_>)| DeviceView::new(buffer.as_device_ptr().as_raw(), view.strides);
 
     let mut poisoned = call.out.data.to_vec();
     for_each_row(call, |row| poisoned[row].fill(f32::NAN));
