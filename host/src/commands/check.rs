@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 
 use super::paths::{self, Machine, Offer, Path};
 use super::report::{Against, Case, Report, Skip};
-use super::runs::{Expectation, Runner, progress};
+use super::runs::{Expectation, Runner, Standard, progress};
 use super::schedule::emulator_takes;
 use super::{Verdict, print, print_json, table};
 use crate::cli::{Backend, CheckArguments};
@@ -61,6 +61,7 @@ fn check(
         match refusal(offer, arguments, file) {
             None => paths.push(offer.path),
             Some(reason) => report.skipped.push(Skip {
+                name: Some(case.name.clone()),
                 heads: case.heads.clone(),
                 path: offer.path,
                 tokens: vec![inputs.tokens],
@@ -83,8 +84,8 @@ fn check(
             state: file.state_out.as_ref().map(with_bar),
         }),
     };
-    let (rows, skipped) = (&mut case.rows, &mut report.skipped);
-    let outputs = runner.run(inputs, inputs.tokens, &paths, expected.as_ref(), rows, skipped)?;
+    let standard = Standard { expected, paths: bars::SEQUENTIAL };
+    let outputs = runner.run(inputs, inputs.tokens, &paths, &standard, &mut case, &mut report.skipped)?;
     if let Some(to) = &arguments.out {
         let first = outputs.first().context("no path could run, so that nothing was written")?;
         tensors::write(to, inputs, &first.out, &first.state)?;

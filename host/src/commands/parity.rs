@@ -6,12 +6,11 @@ use anyhow::{bail, ensure};
 
 use super::paths::{self, Machine};
 use super::report::{Against, Case, Report};
-use super::runs::{Expectation, Runner, progress};
+use super::runs::{Expectation, Runner, Standard, progress};
 use super::schedule::{Request, Section, schedule};
 use super::{Verdict, print, print_json, table};
 use crate::cli::{Families, ParityArguments};
 use host::Heads;
-use host::compare::bars;
 use host::inputs::{Family, Inputs};
 use host::reference::reference_f64_at;
 
@@ -76,14 +75,14 @@ fn run_family(
     let reference = reference_f64_at(&inputs, &section.reference_lengths());
     runner.progress.inc(1);
     for length in &section.lengths {
-        let bar = bars::SEQUENTIAL;
+        let bar = family.bar();
         let expected = reference.at(length.tokens).map(|(out, state)| Expectation {
             against: Against::Float64,
             out: Some((out, bar)),
             state: Some((state, bar)),
         });
-        let (rows, skipped) = (&mut case.rows, &mut report.skipped);
-        runner.run(&inputs, length.tokens, &length.paths, expected.as_ref(), rows, skipped)?;
+        let standard = Standard { expected, paths: bar };
+        runner.run(&inputs, length.tokens, &length.paths, &standard, &mut case, &mut report.skipped)?;
     }
     Ok(case)
 }

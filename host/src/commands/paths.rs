@@ -111,7 +111,12 @@ impl Machine {
     /// The GPU, or why there is none.
     #[cfg(feature = "cuda")]
     pub fn gpu(&self) -> Result<Gpu, String> {
-        self.device.as_ref().map(|device| gpu(device.facts())).map_err(ToString::to_string)
+        match (&self.device, libcuda_loader::load()) {
+            (Ok(device), _) => Ok(gpu(device.facts())),
+            // Without the library every call says no more than that it was not initialised.
+            (Err(_), Err(no_driver)) => Err(no_driver.to_string()),
+            (Err(error), Ok(())) => Err(error.to_string()),
+        }
     }
 
     /// The GPU, or why there is none.

@@ -97,6 +97,9 @@ pub struct Case {
 /// What was not run. A skipped check is not a passed one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Skip {
+    /// The family or the file; where it is not there, every family of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     pub heads: HeadsReport,
     pub path: Path,
     pub tokens: Vec<usize>,

@@ -6,8 +6,8 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::paths::{Machine, Path};
-use super::report::{Against, Requirement, Row, Skip};
-use host::compare::{Bar, Tensor, bars, compare, first_bit_difference};
+use super::report::{Against, Case, Requirement, Row, Skip};
+use host::compare::{Bar, Tensor, compare, first_bit_difference};
 use host::inputs::Inputs;
 use host::{Error, Kernel};
 
@@ -34,6 +34,14 @@ pub struct Runner<'a> {
     pub progress: ProgressBar,
 }
 
+/// What one length is compared with.
+#[derive(Clone, Copy, Debug)]
+pub struct Standard<'a> {
+    pub expected: Option<Expectation<'a>>,
+    /// For paths against each other.
+    pub paths: Bar,
+}
+
 /// A bar on standard error that counts steps. It is not there when that is not a terminal.
 pub fn progress(steps: usize) -> ProgressBar {
     let bar = ProgressBar::new(steps as u64);
@@ -45,8 +53,8 @@ pub fn progress(steps: usize) -> ProgressBar {
 }
 
 impl Runner<'_> {
-    /// The first `tokens` tokens of `inputs` on each of `paths`. Rows and skips go to the given lists; the outputs come
-    /// back in order.
+    /// The first `tokens` tokens of `inputs` on each of `paths`. Rows go to `case`, skips to `skipped`; the outputs
+    /// come back in order.
     ///
     /// # Errors
     /// If a path could not run, save for two cases: a kernel that refuses the problem is a skip, and a kernel that the
@@ -56,27 +64,31 @@ impl Runner<'_> {
         inputs: &Inputs,
         tokens: usize,
         paths: &[Path],
-        expected: Option<&Expectation<'_>>,
-        rows: &mut Vec<Row>,
+        standard: &Standard<'_>,
+        case: &mut Case,
         skipped: &mut Vec<Skip>,
     ) -> anyhow::Result<Vec<Output>> {
+        let Standard { expected, paths: bar } = standard;
         let mut outputs: Vec<Output> = Vec::new();
         for &path in paths {
             self.progress.set_message(format!("T = {tokens} {path}"));
             match self.run_one(inputs, tokens, path) {
                 Ok(output) => {
-                    rows.extend(expected.map(|expected| against_expected(inputs, tokens, &output, expected)));
-                    rows.extend(partner(path, &outputs).map(|other| against_path(inputs, tokens, &output, other)));
+                    let expected = expected.as_ref();
+                    let row = expected.map(|expected| against_expected(inputs, tokens, &output, expected));
+                    let other = partner(path, &outputs);
+                    case.rows.extend(row);
+                    case.rows.extend(other.map(|other| against_path(inputs, tokens, &output, other, *bar)));
                     outputs.push(output);
                 }
                 Err(Error::Refused { reason, .. }) => {
-                    let (heads, reason) = ((&inputs.heads).into(), reason.to_string());
-                    skipped.push(Skip { heads, path, tokens: vec![tokens], reason });
+                    let (name, heads) = (Some(case.name.clone()), case.heads.clone());
+                    skipped.push(Skip { name, heads, path, tokens: vec![tokens], reason: reason.to_string() });
                 }
                 Err(error @ Error::Emulator { .. }) => {
-                    let against = expected.map_or(Against::Float64, |expected| expected.against);
+                    let against = expected.as_ref().map_or(Against::Float64, |expected| expected.against);
                     let row = row(tokens, path, against, Requirement::Bars { out: None, state: None });
-                    rows.push(Row { fault: Some(error.to_string()), agreed: false, ..row });
+                    case.rows.push(Row { fault: Some(error.to_string()), agreed: false, ..row });
                 }
                 Err(error) => return Err(error).with_context(|| format!("{path}, {tokens} tokens")),
             }
@@ -121,7 +133,7 @@ fn against_expected(inputs: &Inputs, tokens: usize, output: &Output, expected: &
     }
 }
 
-fn against_path(inputs: &Inputs, tokens: usize, output: &Output, other: &Output) -> Row {
+fn against_path(inputs: &Inputs, tokens: usize, output: &Output, other: &Output, bar: Bar) -> Row {
     let heads = &inputs.heads;
     let out = compare(Tensor::Out, heads, &other.out, &output.out);
     let state = compare(Tensor::State, heads, &other.state, &output.state);
@@ -129,7 +141,6 @@ fn against_path(inputs: &Inputs, tokens: usize, output: &Output, other: &Output)
         .or_else(|| first_bit_difference(Tensor::State, heads, &other.state, &output.state));
     // Two paths that both give NaN agree with each other; that must not pass for a result.
     let finite = output.out.iter().chain(&output.state).all(|value| value.is_finite());
-    let bar = bars::SEQUENTIAL;
     let (requirement, agreed) = if same_bits(output.path, other.path) {
         (Requirement::Bits, difference.is_none())
     } else {
@@ -141,5 +152,64 @@ fn against_path(inputs: &Inputs, tokens: usize, output: &Output, other: &Output)
         bit_difference: Some(difference),
         agreed: agreed && finite,
         ..row(tokens, output.path, Against::Path(other.path), requirement)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::compare::bars;
+    use host::inputs::Family;
+    use host::{HeadMap, Heads};
+
+    const BY_KEY_HEAD: Path = Path::Emulator(Kernel::RecurrentByKeyHead);
+    const BY_COLUMN: Path = Path::Emulator(Kernel::RecurrentByColumn);
+
+    fn inputs() -> Inputs {
+        Inputs::seeded(Heads::new(1, 1, HeadMap::Grouped).unwrap(), 2, Family::Bench, 1)
+    }
+
+    fn output(path: Path, value: f32) -> Output {
+        Output { path, out: vec![value; 2 * 128], state: vec![value; 128 * 128] }
+    }
+
+    #[test]
+    fn one_bit_fails_where_bits_are_asked_for_and_only_there() {
+        let mut other = output(BY_COLUMN, 1.0);
+        other.state[129] = 1.0_f32.next_up();
+        let row = against_path(&inputs(), 2, &other, &output(BY_KEY_HEAD, 1.0), bars::SEQUENTIAL);
+        assert_eq!(row.requirement, Requirement::Bits);
+        assert_eq!(row.bit_difference.unwrap().unwrap().to_string(), "state[0, 1, 1]");
+        assert!(!row.agreed);
+        let row = against_path(&inputs(), 2, &other, &output(Path::Cpu, 1.0), bars::SEQUENTIAL);
+        assert!(row.agreed && row.bit_difference.unwrap().is_some());
+    }
+
+    #[test]
+    fn two_paths_that_give_nan_do_not_agree() {
+        let nan = |path| output(path, f32::NAN);
+        for other in [BY_KEY_HEAD, Path::Cpu] {
+            assert!(!against_path(&inputs(), 2, &nan(BY_COLUMN), &nan(other), bars::SEQUENTIAL).agreed);
+        }
+    }
+
+    #[test]
+    fn only_what_is_known_is_compared() {
+        let state = vec![1.0_f64; 128 * 128];
+        let expected = Expectation { against: Against::File, out: None, state: Some((&state, bars::SEQUENTIAL)) };
+        let mut result = output(Path::Cpu, 1.0);
+        result.out.fill(7.0);
+        let row = against_expected(&inputs(), 2, &result, &expected);
+        assert!(row.agreed && row.out.is_none() && row.state.is_some());
+        result.state[0] = f32::NAN;
+        assert!(!against_expected(&inputs(), 2, &result, &expected).agreed);
+    }
+
+    #[test]
+    fn the_other_kernel_of_the_same_backend_is_the_partner() {
+        let outputs = [output(Path::Cpu, 0.0), output(BY_KEY_HEAD, 0.0)];
+        assert_eq!(partner(BY_COLUMN, &outputs).unwrap().path, BY_KEY_HEAD);
+        assert_eq!(partner(BY_KEY_HEAD, &outputs[..1]).unwrap().path, Path::Cpu);
+        assert!(partner(Path::Cpu, &[]).is_none());
     }
 }

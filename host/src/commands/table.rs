@@ -24,12 +24,7 @@ pub fn text(report: &Report) -> String {
             let _ = writeln!(text, "{} at {} tokens: {fault}", row.path, row.tokens);
         }
     }
-    if !report.skipped.is_empty() {
-        text += "\nNot run:\n";
-    }
-    for Skip { heads, path, tokens, reason } in &report.skipped {
-        let _ = writeln!(text, "  {path}, {heads}, T = {}: {reason}", list(tokens));
-    }
+    text += &left_out(&report.skipped);
     let verdict = if report.agreed { "Agreed" } else { "DISAGREED" };
     let _ = writeln!(
         text,
@@ -39,8 +34,38 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-fn list(tokens: &[usize]) -> String {
-    tokens.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+/// More inputs than these are only counted, where one reason left them out.
+const MOST_LINES: usize = 4;
+
+/// What was left out, by reason.
+fn left_out(skipped: &[Skip]) -> String {
+    let mut text = String::new();
+    let mut reasons = Vec::new();
+    skipped.iter().for_each(|skip| push_new(&mut reasons, &skip.reason));
+    for reason in reasons {
+        let (mut runs, mut paths, mut inputs) = (0, Vec::new(), Vec::new());
+        for Skip { name, heads, path, tokens, .. } in skipped.iter().filter(|skip| skip.reason == *reason) {
+            runs += tokens.len();
+            let name = name.as_ref().map_or_else(String::new, |name| format!("{name}, "));
+            push_new(&mut inputs, format!("{name}{heads}, T = {}", list(tokens)));
+            push_new(&mut paths, path.to_string());
+        }
+        let _ = writeln!(text, "\nNot run ({runs}): {reason}\n  {}", list(&paths));
+        if inputs.len() <= MOST_LINES {
+            inputs.iter().for_each(|inputs| text += &format!("  {inputs}\n"));
+        }
+    }
+    text
+}
+
+fn push_new<T: PartialEq>(items: &mut Vec<T>, item: T) {
+    if !items.contains(&item) {
+        items.push(item);
+    }
+}
+
+fn list(items: &[impl ToString]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn table(rows: &[Row]) -> String {

@@ -5,6 +5,7 @@ use std::fmt;
 use clap::ValueEnum;
 
 use super::random::Stream;
+use crate::compare::{Bar, bars};
 
 /// Where gates, write strengths, keys and values come from. Unless a line says otherwise, keys and queries are
 /// Gaussian rows of length 1, values N(0, 1), beta uniform in \[0, 1), and the state before the first token 0.1 N(0, 1).
@@ -94,6 +95,15 @@ pub(super) struct Row {
 }
 
 impl Family {
+    /// The bar of a sequential path on these inputs, up to 8,192 tokens.
+    #[must_use]
+    pub fn bar(self) -> Bar {
+        match self {
+            Self::Repeat | Self::Hard => bars::UNDAMPED,
+            _ => bars::SEQUENTIAL,
+        }
+    }
+
     pub(super) fn row(self) -> Row {
         let plain = Row {
             keys: Keys::Gaussian,

@@ -39,5 +39,5 @@ pub enum What {
     Metadata { key: String, got: String, expected: &'static str },
     /// Head counts that do not fit each other.
     #[error("tensors q and v: {0}")]
-    Heads(host::Error),
+    Heads(Box<host::Error>),
 }

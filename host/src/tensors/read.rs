@@ -43,7 +43,7 @@ fn inputs(tensors: &SafeTensors<'_>, metadata: &HashMap<String, String>) -> Resu
     // The counts come from q and v; everything else has to agree with them.
     let (tokens, k_heads) = tokens_and_heads(tensors, "q")?;
     let (_, v_heads) = tokens_and_heads(tensors, "v")?;
-    let heads = Heads::new(k_heads, v_heads, map).map_err(What::Heads)?;
+    let heads = Heads::new(k_heads, v_heads, map).map_err(|error| What::Heads(Box::new(error)))?;
     let state_shape = [v_heads, HEAD_DIM, HEAD_DIM];
     let state = match tensors.tensor("state") {
         Ok(_) => input(tensors, "state", &state_shape)?,
