@@ -1,59 +1,15 @@
 //! Error measures, the bars they are held to, and the worst element by name.
 #![forbid(unsafe_code)]
+pub mod bars;
+
+pub use bars::Bar;
+
 use std::fmt;
 
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::heads::Heads;
-
-/// How far apart two tensors may be: the largest |difference| over the largest |value|, of the whole tensor and of every
-/// value head by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Bar {
-    /// The limit; at it is still good.
-    pub relative: f64,
-    /// Where it comes from.
-    pub derivation: &'static str,
-}
-
-/// Every bar there is.
-pub mod bars {
-    use super::Bar;
-
-    /// A float32 path that goes token by token, against float64 or against another such path.
-    pub const SEQUENTIAL: Bar = Bar {
-        relative: 1e-5,
-        derivation: "sums of 128 products at 2^-24 each, whose errors decay with the state: 1e-7 to 1e-6 measured up to \
-                     8,192 tokens, with a margin of 10",
-    };
-
-    /// A sequential path where nothing decays, for thousands of tokens.
-    pub const UNDAMPED: Bar = Bar {
-        relative: 1e-4,
-        derivation: "e^-0.0001 in float32 is off by 2.2e-8, for every token the same: 1.8e-4 over 8,192 tokens for what \
-                     the first of them wrote, 6e-5 measured for the state; with g = 0 and beta = 2 roundings stay for \
-                     good, 5e-5 measured",
-    };
-
-    /// Any other float32 path.
-    pub const GENERAL: Bar = Bar {
-        relative: 1e-4,
-        derivation: "the chunked form inverts I + A, which costs a factor of ten on nearly parallel keys",
-    };
-
-    /// A result that somebody stored as float16.
-    pub const STORED_F16: Bar = Bar {
-        relative: 2e-3,
-        derivation: "rounding the stored value gives 2^-11 = 4.9e-4; who stores float16 multiplied with 11 bits too",
-    };
-
-    /// A result that somebody stored as bfloat16.
-    pub const STORED_BF16: Bar = Bar {
-        relative: 1e-2,
-        derivation: "rounding the stored value gives 2^-8 = 3.9e-3; who stores bfloat16 multiplied with 8 bits too",
-    };
-}
 
 /// Which tensor is compared: its first axis and how a head's elements lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
