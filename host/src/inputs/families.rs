@@ -2,14 +2,13 @@
 #![forbid(unsafe_code)]
 use std::fmt;
 
-use clap::ValueEnum;
-
 use super::random::Stream;
 use crate::compare::{Bar, bars};
 
 /// Where gates, write strengths, keys and values come from. Unless a line says otherwise, keys and queries are
 /// Gaussian rows of length 1, values N(0, 1), beta uniform in \[0, 1), and the state before the first token 0.1 N(0, 1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Family {
     /// What speeds are measured on: g = -0.001 - 0.2 u u', uniform u
     #[default]
@@ -35,16 +34,14 @@ pub enum Family {
     /// Gates above 0 among those below: g = N(-0.1, 0.5^2), whose drift keeps the state in range at any length
     Positive,
     /// Keys and queries N(0, 1) of length 8 to 14, g = 0: grows like 1e5 in 16 tokens, so only for short tests
-    #[value(skip)]
+    #[cfg_attr(feature = "cli", value(skip))]
     Unnormalised,
 }
 
 impl fmt::Display for Family {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.to_possible_value() {
-            Some(value) => formatter.pad(value.get_name()),
-            None => formatter.pad("unnormalised"),
-        }
+        // The names are single words, as on the command line.
+        formatter.pad(&format!("{self:?}").to_lowercase())
     }
 }
 

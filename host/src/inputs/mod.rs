@@ -106,7 +106,7 @@ impl Inputs {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cli"))]
 mod tests {
     use super::*;
     use crate::heads::HeadMap;
