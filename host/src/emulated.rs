@@ -33,9 +33,7 @@ pub fn run(mut call: Call<'_>, kernel: Kernel, order: u64) -> Result<()> {
         initial_state: Global::new(state.as_ptr()),
         final_state: state,
     };
-    kernel
-        .require(CAPABILITY, &problem, &pointers)
-        .map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
+    kernel::choose(CAPABILITY, &problem, &pointers, Some(kernel))?;
     let entry = kernel.entry(&call.heads);
     let launch =
         Launch { grid: kernel.grid(&call.heads), threads: entry.threads, shared_bytes: entry.shared_bytes, order };
