@@ -13,11 +13,19 @@ use crate::targets::TARGETS;
 const MOST_LINES: usize = 450;
 
 /// The fence: where `unsafe` may stand.
-const UNSAFE_PREFIXES: [&str; 5] =
-    ["kernels-gpu/cuda_std/src/", "kernels-gpu/src/", "host/libcuda_loader/", "host/src/cuda/", "host/src/emulated.rs"];
+const UNSAFE_PREFIXES: [&str; 7] = [
+    "kernels-gpu/cuda_std/",
+    "kernels-gpu/src/",
+    "host/libcuda_loader/",
+    "host/src/cuda/",
+    "host/src/emulated",
+    "host/examples/",
+    "tests/",
+];
 
 /// Where code may ask which machine it is compiled for. Kernels may not: their one body serves both.
-const TARGET_PREFIXES: [&str; 3] = ["kernels-gpu/cuda_std/", "kernels-gpu/src/lib.rs", "host/libcuda_loader/"];
+const TARGET_PREFIXES: [&str; 4] =
+    ["kernels-gpu/cuda_std/", "kernels-gpu/src/lib.rs", "host/libcuda_loader/", "host/src/cpu/"];
 
 /// Documentation speaks of the project, not of the machine it was written on.
 const FOREIGN_WORDS: [&str; 4] = ["agent", "/root/", "/work/", "/tmp/"];
