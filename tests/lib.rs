@@ -1,1 +1,14 @@
-//! Placeholder.
+//! What the tests share: the paths of this machine, shapes, the checks that decide, strided buffers, the GPU if there is one.
+#![forbid(unsafe_code)]
+
+mod checks;
+mod gpu_or_skip;
+mod paths;
+mod shapes;
+mod strided;
+
+pub use checks::{Fails, Output, agrees, bars, expected_of, same_bits, same_numbers, untouched};
+pub use gpu_or_skip::{gpu, gpu_or_skip};
+pub use paths::{KERNELS, ORDERS, Path, every_path, every_path_for, on_every_path, run, run_in_order};
+pub use shapes::{HEADS, TOKENS, every_heads, heads};
+pub use strided::{Buffers, Layout, POISON};
