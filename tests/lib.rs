@@ -9,6 +9,8 @@ mod strided;
 
 pub use checks::{Fails, Output, agrees, bars, expected_of, same_bits, same_numbers, untouched};
 pub use gpu_or_skip::{gpu, gpu_or_skip};
-pub use paths::{KERNELS, ORDERS, Path, every_path, every_path_for, on_every_path, run, run_in_order};
+pub use paths::{
+    KERNELS, ORDERS, Path, every_path, every_path_for, holds_on_every_path, on_every_path, run, run_in_order,
+};
 pub use shapes::{HEADS, TOKENS, every_heads, heads};
 pub use strided::{Buffers, Layout, POISON};

@@ -1,9 +1,10 @@
 //! The ways to run the recurrence, and runs whose outputs are poisoned before.
 #![forbid(unsafe_code)]
+use host::compare::Bar;
 use host::inputs::Inputs;
 use host::{Call, Heads, Kernel, Result};
 
-use crate::checks::Output;
+use crate::checks::{Output, agrees, expected_of, same_bits};
 use crate::gpu_or_skip::{gpu, say_paths_are_missing};
 
 /// The kernels that go token by token: they promise each other's bits.
@@ -118,4 +119,26 @@ pub fn run_in_order(path: Path, inputs: &Inputs, order: u64) -> Output {
 #[must_use]
 pub fn on_every_path(inputs: &Inputs) -> Vec<(Path, Output)> {
     every_path_for(&inputs.heads).into_iter().map(|path| (path, run(path, inputs))).collect()
+}
+
+/// [`on_every_path`], each output held to `bar` against float64, and the kernels to each other's bits.
+///
+/// # Panics
+/// If a path refuses or a check fails, with both named.
+#[track_caller]
+pub fn holds_on_every_path(case: &str, inputs: &Inputs, bar: &Bar) -> Vec<(Path, Output)> {
+    let expected = expected_of(inputs);
+    let outputs = on_every_path(inputs);
+    for (path, output) in &outputs {
+        if let Err(fails) = agrees(&inputs.heads, &expected, output, bar) {
+            panic!("{case}, {path:?}, {} tokens: {fails}", inputs.tokens);
+        }
+    }
+    // The first is the CPU, which adds in another order.
+    for (path, output) in &outputs[1..] {
+        if let Err(fails) = same_bits(&inputs.heads, &outputs[1].1, output) {
+            panic!("{case}, {path:?} and {:?}, {} tokens: {fails}", outputs[1].0, inputs.tokens);
+        }
+    }
+    outputs
 }
