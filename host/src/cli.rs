@@ -1,5 +1,9 @@
 //! The arguments, a struct for each command.
 #![forbid(unsafe_code)]
+mod bench;
+
+pub use bench::BenchArguments;
+
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -24,6 +28,8 @@ pub enum Command {
     Parity(ParityArguments),
     /// Run the recurrence on tensors from files, and compare with the results in them or write results
     Check(CheckArguments),
+    /// Measure every path on this machine, after comparing its results
+    Bench(BenchArguments),
     /// Say what was found on this machine and which paths can run
     Device(DeviceArguments),
 }

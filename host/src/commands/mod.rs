@@ -1,5 +1,6 @@
 //! The commands, one file each, and what they share.
 #![forbid(unsafe_code)]
+mod bench;
 mod check;
 mod device;
 mod parity;
@@ -32,6 +33,7 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
     match command {
         Command::Parity(arguments) => parity::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Device(arguments) => device::run(&arguments),
     }
 }

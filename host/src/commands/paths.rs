@@ -125,6 +125,12 @@ impl Machine {
         Err("built without the feature cuda".into())
     }
 
+    /// The GPU itself, for calls on memory that stays there.
+    #[cfg(feature = "cuda")]
+    pub fn device(&self) -> Option<&host::cuda::Gdn> {
+        self.device.as_ref().ok()
+    }
+
     /// Every path, those that cannot run with the reason.
     pub fn offers(&self) -> Vec<Offer> {
         let no_gpu = self.gpu().err();

@@ -4,12 +4,14 @@ mod device;
 mod error;
 mod ptx;
 mod raw;
+mod resident;
 mod slices;
 mod stream;
 
 pub use call::{Call, View};
 pub use device::{DeviceFacts, device_count};
 pub use error::{CudaError, DriverError, LoadFailure};
+pub use resident::Resident;
 pub use stream::Stream;
 
 use crate::error::{Error, Reason, Result};

@@ -1,0 +1,52 @@
+//! The arguments of `host bench`.
+#![forbid(unsafe_code)]
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{Backend, HeadCounts, MapArgument, parse_heads, parse_tokens};
+
+#[derive(Debug, Args)]
+pub struct BenchArguments {
+    /// Prompt lengths, separated by commas
+    #[arg(
+        long,
+        value_name = "T,..",
+        value_delimiter = ',',
+        default_value = "32,96,128,512,2048,8192,32768",
+        value_parser = parse_some_tokens
+    )]
+    pub tokens: Vec<usize>,
+    /// Key and value heads
+    #[arg(long, value_name = "KEY/VALUE", default_value = "16/48", value_parser = parse_heads)]
+    pub heads: HeadCounts,
+    /// Which key head a value head reads
+    #[arg(long, value_enum, default_value_t = MapArgument::Grouped)]
+    pub map: MapArgument,
+    /// Samples of each path and length; fewer are taken where a call takes long
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub samples: u32,
+    /// Where to run, separated by commas; by default on the GPU, without one on the CPU
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub on: Vec<Backend>,
+    /// Only paths whose names contain one of these, separated by commas
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub paths: Vec<String>,
+    /// Seed of the inputs
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Write raw.csv, summary.json, summary.md and time.svg into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub record: Option<PathBuf>,
+    /// A report in JSON on standard output, and nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Nothing to do has no time a token.
+fn parse_some_tokens(text: &str) -> Result<usize, String> {
+    match parse_tokens(text)? {
+        0 => Err("expected at least one token".to_owned()),
+        tokens => Ok(tokens),
+    }
+}

@@ -1,0 +1,42 @@
+//! What a measurement found, in the form that JSON reports have.
+#![forbid(unsafe_code)]
+use serde::Serialize;
+
+use super::super::paths::{Gpu, Path};
+use super::super::report::{HeadsReport, Skip};
+use super::agreement::Agreement;
+use super::statistics::{Sample, Statistics};
+
+/// One path at one length.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub tokens: usize,
+    pub path: Path,
+    pub agreement: Agreement,
+    /// Microseconds a call; null for a path whose result is wrong.
+    pub time: Option<Statistics>,
+    /// Of the median.
+    pub nanoseconds_per_token: Option<f64>,
+    /// The median of the sequential path of the same backend and length over this one: above 1 is faster.
+    pub times_sequential: Option<f64>,
+    /// In raw.csv.
+    #[serde(skip)]
+    pub samples: Vec<Sample>,
+}
+
+/// Everything a measurement found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub command: &'static str,
+    pub version: &'static str,
+    pub seed: u64,
+    pub heads: HeadsReport,
+    pub gpu: Option<Gpu>,
+    /// Why there is none.
+    pub no_gpu: Option<String>,
+    pub cpu_threads: usize,
+    pub rows: Vec<Row>,
+    pub skipped: Vec<Skip>,
+    pub agreed: bool,
+    pub seconds: f64,
+}

@@ -1,0 +1,175 @@
+//! Inputs that stay on the device, for measurements: one call at a time, between two events and on a cold cache.
+use super::call::{Call, View};
+use super::error::{CudaError, DriverError};
+use super::{Gdn, Launch, Stream};
+use crate::call::Strides;
+use crate::error::Result;
+use crate::heads::Heads;
+use crate::inputs::Inputs;
+use crate::kernel::Kernel;
+use cust::context::CurrentContext;
+use cust::device::DeviceAttribute;
+use cust::event::{Event, EventFlags};
+use cust::memory::{CopyDestination, DeviceBuffer, DeviceSlice};
+use cust::stream::StreamFlags;
+
+/// How many times the second-level cache is written over between samples. Its replacement is no secret, but it is not
+/// documented either; and the time that this takes hides that of enqueueing what is measured.
+const SCRUB_FACTOR: usize = 4;
+/// At least so much is written, in bytes.
+const LEAST_SCRUB: usize = 128 << 20;
+
+/// Inputs and outputs of calls that are measured, with a stream of their own.
+#[derive(Debug)]
+pub struct Resident {
+    gdn: Gdn,
+    /// None only while it is being dropped.
+    held: Option<Held>,
+}
+
+/// What needs the device's context when it goes.
+#[derive(Debug)]
+struct Held {
+    heads: Heads,
+    tokens: usize,
+    scale: f32,
+    q: DeviceBuffer<f32>,
+    k: DeviceBuffer<f32>,
+    v: DeviceBuffer<f32>,
+    g: DeviceBuffer<f32>,
+    beta: DeviceBuffer<f32>,
+    initial_state: DeviceBuffer<f32>,
+    /// Another one than the initial state, so that every call does the same work.
+    final_state: DeviceBuffer<f32>,
+    out: DeviceBuffer<f32>,
+    scrub: DeviceBuffer<u32>,
+    start: Event,
+    end: Event,
+    stream: cust::stream::Stream,
+}
+
+impl Gdn {
+    /// Copies `inputs` to the device and keeps them there, with room for their outputs.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda): mostly memory that is not there.
+    pub fn resident(&self, inputs: &Inputs) -> Result<Resident> {
+        let _current = self.0.current()?;
+        let held = Held::new(inputs).map_err(CudaError::from)?;
+        // Copies of few bytes return before they have arrived, and `held.stream` does not wait for them by itself.
+        self.synchronize(Stream::LEGACY)?;
+        Ok(Resident { gdn: self.clone(), held: Some(held) })
+    }
+}
+
+impl Resident {
+    /// Microseconds on the device that `kernel` takes for the first `tokens` tokens, on a cache that holds none of them.
+    ///
+    /// # Errors
+    /// As [`Gdn::run_by`]; [`Error::Cuda`](crate::Error::Cuda) where it failed on the way.
+    ///
+    /// # Panics
+    /// If `tokens` is above what the inputs hold.
+    pub fn time(&mut self, kernel: Kernel, tokens: usize) -> Result<f64> {
+        let _current = self.gdn.0.current()?;
+        let held = self.held.as_mut().expect("held until it is dropped");
+        let driver = |error| CudaError::from(DriverError::from(error));
+        // SAFETY: types: any bits are u32s. Lengths: the buffer's own. Lifetime: the stream is synchronised below, and
+        // by whoever comes next if that is not reached: all work on the buffers is on this stream.
+        unsafe { held.scrub.set_32_async(0, &held.stream) }.map_err(driver)?;
+        held.start.record(&held.stream).map_err(driver)?;
+        held.enqueue(&self.gdn, kernel, tokens)?;
+        held.end.record(&held.stream).map_err(driver)?;
+        self.gdn.synchronize(Stream::from(&held.stream))?;
+        let milliseconds = held.end.elapsed_time_f32(&held.start).map_err(driver)?;
+        Ok(f64::from(milliseconds) * 1e3)
+    }
+
+    /// What `kernel` makes of the first `tokens` tokens: `out` `[tokens, HV, V]` and the state after them,
+    /// `[HV][K][V]`. On the device both are NaN before, so that what is not written shows.
+    ///
+    /// # Errors
+    /// As [`Resident::time`].
+    ///
+    /// # Panics
+    /// If `tokens` is above what the inputs hold, or `out` or `state` have another length.
+    pub fn results(&mut self, kernel: Kernel, tokens: usize, out: &mut [f32], state: &mut [f32]) -> Result<Launch> {
+        let _current = self.gdn.0.current()?;
+        let held = self.held.as_mut().expect("held until it is dropped");
+        let driver = |error| CudaError::from(DriverError::from(error));
+        for buffer in [&mut held.out, &mut held.final_state] {
+            // SAFETY: types: any bits are f32s. Lengths: the buffer's own. Lifetime: as in `time`.
+            unsafe { buffer.set_32_async(f32::NAN.to_bits(), &held.stream) }.map_err(driver)?;
+        }
+        let launch = held.enqueue(&self.gdn, kernel, tokens)?;
+        self.gdn.synchronize(Stream::from(&held.stream))?;
+        let on_device: DeviceSlice<f32> = held.out.index(..out.len());
+        on_device.copy_to(out).map_err(driver)?;
+        held.final_state.copy_to(state).map_err(driver)?;
+        Ok(launch)
+    }
+}
+
+impl Held {
+    fn new(inputs: &Inputs) -> Result<Self, DriverError> {
+        let cache = CurrentContext::get_device()?.get_attribute(DeviceAttribute::L2CacheSize)?;
+        let scrub_bytes = (SCRUB_FACTOR * usize::try_from(cache).unwrap_or(0)).max(LEAST_SCRUB);
+        let upload = |slice: &[f32]| DeviceBuffer::from_slice(slice);
+        Ok(Self {
+            heads: inputs.heads,
+            tokens: inputs.tokens,
+            scale: inputs.scale,
+            q: upload(&inputs.q)?,
+            k: upload(&inputs.k)?,
+            v: upload(&inputs.v)?,
+            g: upload(&inputs.g)?,
+            beta: upload(&inputs.beta)?,
+            initial_state: upload(&inputs.state)?,
+            final_state: DeviceBuffer::zeroed(inputs.state_len())?,
+            out: DeviceBuffer::zeroed(inputs.out_len(inputs.tokens))?,
+            scrub: DeviceBuffer::zeroed(scrub_bytes / size_of::<u32>())?,
+            start: Event::new(EventFlags::DEFAULT)?,
+            end: Event::new(EventFlags::DEFAULT)?,
+            stream: cust::stream::Stream::new(StreamFlags::NON_BLOCKING, None)?,
+        })
+    }
+
+    /// Enqueues one call on the stream.
+    fn enqueue(&self, gdn: &Gdn, kernel: Kernel, tokens: usize) -> Result<Launch> {
+        assert!(tokens <= self.tokens, "{tokens} of {} tokens", self.tokens);
+        let heads = self.heads;
+        let view = |buffer: &DeviceBuffer<f32>, heads, dim| {
+            View::new(buffer.as_device_ptr().as_raw(), Strides::dense(heads, dim))
+        };
+        let call = Call::new(
+            heads,
+            tokens,
+            view(&self.q, heads.num_k_heads, heads.head_k_dim),
+            view(&self.k, heads.num_k_heads, heads.head_k_dim),
+            view(&self.v, heads.num_v_heads, heads.head_v_dim),
+            view(&self.g, heads.num_v_heads, 1),
+            view(&self.beta, heads.num_v_heads, 1),
+            view(&self.out, heads.num_v_heads, heads.head_v_dim),
+        )
+        .scale(self.scale)
+        .initial_state(self.initial_state.as_device_ptr().as_raw())
+        .final_state(self.final_state.as_device_ptr().as_raw());
+        // SAFETY: types: f32 buffers. Lengths: those of `Inputs`, whose tensors are dense and hold as many tokens, as
+        // asserted. Lifetime: the buffers go with `self`, after everything on the stream (`drop` of `Resident`).
+        unsafe { gdn.run_by(&call, kernel, Stream::from(&self.stream)) }
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        // Without its context nothing can be freed, and then there is nobody left to want the memory.
+        let Ok(_current) = self.gdn.0.current() else {
+            core::mem::forget(self.held.take());
+            return;
+        };
+        if let Some(held) = &self.held {
+            let _ = self.gdn.synchronize(Stream::from(&held.stream));
+        }
+        drop(self.held.take());
+    }
+}
