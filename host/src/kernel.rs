@@ -76,7 +76,7 @@ impl Kernel {
 }
 
 /// That every row the aligned kernel copies starts on 16 bytes.
-fn require_vectors(problem: &Problem, pointers: &Pointers) -> Result<(), Reason> {
+pub(crate) fn require_vectors(problem: &Problem, pointers: &Pointers) -> Result<(), Reason> {
     for (argument, pointer, strides) in
         [("q", pointers.q, problem.q), ("k", pointers.k, problem.k), ("v", pointers.v, problem.v)]
     {

@@ -7,9 +7,11 @@
 //! ```
 
 mod call;
+mod chunked;
 pub mod compare;
 pub mod cpu;
 pub mod emulated;
+mod emulated_chunked;
 mod error;
 mod heads;
 pub mod inputs;

@@ -10,8 +10,9 @@
 //! | --- | --- |
 //! | [`kernels::recurrent_by_key_head`] | sm_80 and newer, 16-byte aligned rows, 1 to 4 value heads per key head |
 //! | [`kernels::recurrent_by_column`] | any card from sm_75, any alignment, any number of value heads per key head |
+//! | [`kernels::chunk_prep`], [`kernels::chunk_scan`] | long prompts on sm_80 and newer: 32 tokens at a time, same alignment |
 //!
-//! Both compute the same sums in the same order ([`kernels::recurrence`]), so their results are equal bit for bit.
+//! The first two compute the same sums in the same order ([`kernels::recurrence`]), so their results are equal bit for bit.
 //!
 //! # Symbols
 //! Single letters stand for these alone; everything else is words.
@@ -24,6 +25,10 @@
 //! | `s` | state | 128 x 128 |
 //! | `d` | correction that a token writes | 128 |
 //! | `o` | output | 128 |
+//! | `t` `i` `j` | a token of a chunk, earlier ones | |
+//! | `a` `q` | lower triangles of a chunk: decayed `k.k`, decayed `q.k` ([`kernels::chunk`]) | 32 x 32 |
+//! | `t_inv` `p` | lower triangles: what `y` becomes `d` and `o` by | 32 x 32 |
+//! | `y` | value less what the state before the chunk holds at the key | 128 |
 // Kernels index several arrays by one role: the index is the mathematics.
 #![allow(clippy::needless_range_loop)]
 #![cfg_attr(target_arch = "nvptx64", no_std)]

@@ -1,9 +1,14 @@
 //! Every kernel's PTX entries: what `xtask` builds and verifies, and what tests loop over.
-use crate::kernels::{recurrent_by_column, recurrent_by_key_head};
+use crate::kernels::{chunk_prep, chunk_scan, recurrent_by_column, recurrent_by_key_head};
 use cuda_std::kernel::EntryFacts;
 
 /// The facts of every PTX entry.
 #[must_use]
 pub fn entries() -> Vec<EntryFacts> {
-    recurrent_by_key_head::KERNEL.facts().chain(recurrent_by_column::KERNEL.facts()).collect()
+    recurrent_by_key_head::KERNEL
+        .facts()
+        .chain(recurrent_by_column::KERNEL.facts())
+        .chain(chunk_prep::KERNEL.facts())
+        .chain(chunk_scan::KERNEL.facts())
+        .collect()
 }

@@ -1,4 +1,7 @@
 //! The kernels, one file each, and the mathematics that several of them share.
+pub mod chunk;
+pub mod chunk_prep;
+pub mod chunk_scan;
 pub mod recurrence;
 pub mod recurrent_by_column;
 pub mod recurrent_by_key_head;

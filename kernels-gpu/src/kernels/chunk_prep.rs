@@ -1,0 +1,454 @@
+//! Chunked Gated DeltaNet, first kernel: all that a chunk's tokens have to do with each other, before the state is known.
+//!
+//! # Math
+//! [`super::chunk`], for every chunk and value head by itself. With A and Q as there, both matrices solve a triangular
+//! system from the right, a row at a time, which needs no inverse and loses nothing where keys repeat:
+//! ```text
+//!   W (I + A) = I       x_i = e_ti - sum over j > i of x_j A_ji        for i from t down to 0
+//!   X (I + A) = Q       x_i = Q_ti - sum over j > i of x_j A_ji        X = Q W
+//! ```
+//! # Threads: one block per (chunk, key head); 288 threads = 36 blocks of a triangle x 8
+//! ```text
+//!   products   a block of 4 x 4 of k.k and q.k: eight lanes take a part of the 128 rows each, then exchange
+//!   weigh      two teams of 144, one 4 entries wide row of a block a thread, alternating value heads
+//!   solve      a warp for each of the two systems of a value head, a lane for each row of the unknown, in registers
+//! ```
+//! # Why it is shaped so
+//! A launch has few blocks a multiprocessor, so what counts is how long a block waits for itself: there are three barriers,
+//! and the substitution, a chain of 31 steps, takes all of a row's sums along at once.
+use super::chunk::{
+    Args, BLOCKS, CHUNK, DECAY, P, T_INV, TOKEN_QUADS, TOTAL_DECAY, TRIANGLE, chunk_kernel, key_index, triangle_index,
+};
+use crate::shape::{HEAD_DIM, MOST_VALUES_PER_KEY, value_head};
+use cuda_std::async_copy::{commit, copy_16, wait};
+use cuda_std::float::{exp, fma};
+use cuda_std::memory::Quad;
+use cuda_std::shared::dynamic_shared_mem;
+use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
+use cuda_std::warp::{warp_shuffle_idx, warp_shuffle_up, warp_shuffle_xor};
+use cuda_std::Tile;
+
+/// Threads of a block.
+pub const THREADS: usize = BLOCKS * PARTS;
+/// Lanes that share a block of the products.
+const PARTS: usize = 8;
+/// Teams that weigh, a quad a thread.
+const TEAMS: usize = THREADS / (TRIANGLE / 4);
+/// e^-104 rounds to 0: gates below are as good as this one, and unlike -inf they can be subtracted.
+const LEAST_GATE: f32 = -104.0;
+
+/// Blocks of a launch: chunks, key heads.
+#[must_use]
+pub const fn grid(tokens: usize, num_key_heads: u32) -> [u32; 2] {
+    [tokens.div_ceil(CHUNK) as u32, num_key_heads]
+}
+
+/// What the value heads share.                            written by          read by
+#[repr(C, align(16))]
+struct Keys {
+    /// `key_index`: keys, queries                         copies of all       products
+    rows: [Tile<{ CHUNK * HEAD_DIM }>; 2],
+    /// `triangle_index`: k.k, q.k                         products            weigh
+    products: [Tile<TRIANGLE>; 2],
+}
+
+/// What belongs to one value head.                        written by          read by
+#[repr(C, align(16))]
+struct Head {
+    /// `triangle_index`: -A, Q                            weigh               solve
+    minus_a: Tile<TRIANGLE>,
+    q: Tile<TRIANGLE>,
+    /// [token]: G in two parts, beta                      sum_gates           weigh, solve
+    high: Tile<CHUNK>,
+    low: Tile<CHUNK>,
+    beta: Tile<CHUNK>,
+}
+
+/// Shared memory of a block of `values` value heads.
+pub const fn shared_bytes(values: usize) -> usize {
+    size_of::<Keys>() + values * size_of::<Head>()
+}
+
+chunk_kernel! {
+    kernel "chunk_prep", capability 80, blocks 1;
+    entry gdn_chunk_prep_r1 = run::<1>, threads THREADS, shared shared_bytes(1);
+    entry gdn_chunk_prep_r2 = run::<2>, threads THREADS, shared shared_bytes(2);
+    entry gdn_chunk_prep_r3 = run::<3>, threads THREADS, shared shared_bytes(3);
+    entry gdn_chunk_prep_r4 = run::<4>, threads THREADS, shared shared_bytes(4);
+}
+
+/// The group of tokens and of earlier tokens of a triangle's block.
+#[inline(always)]
+fn place_of(block: usize) -> (usize, usize) {
+    let mut token_quad = 0;
+    for quad in 1..TOKEN_QUADS {
+        if block >= quad * (quad + 1) / 2 {
+            token_quad = quad;
+        }
+    }
+    (token_quad, block - token_quad * (token_quad + 1) / 2)
+}
+
+/// `high + low`, where `low` is what `high` was rounded by.
+type Double = (f32, f32);
+
+#[inline(always)]
+fn add(a: Double, b: Double) -> Double {
+    let sum = a.0 + b.0;
+    let of_b = sum - a.0;
+    let rounded_off = (a.0 - (sum - of_b)) + (b.0 - of_b);
+    let low = rounded_off + (a.1 + b.1);
+    let high = sum + low;
+    (high, low - (high - sum))
+}
+
+/// The thread's part of the problem.
+struct Part<'a> {
+    args: &'a Args,
+    thread: usize,
+    warp: usize,
+    lane: usize,
+    chunk: usize,
+    /// Tokens of the chunk that exist.
+    tokens: usize,
+    key_head: usize,
+    keys: *mut Keys,
+}
+
+impl<'a> Part<'a> {
+    #[inline(always)]
+    fn here(args: &'a Args) -> Self {
+        let thread = thread_idx_below::<THREADS>();
+        let chunk = block_idx_x() as usize;
+        Self {
+            args,
+            thread,
+            warp: thread / 32,
+            lane: thread % 32,
+            chunk,
+            tokens: args.tokens_in(chunk),
+            key_head: block_idx_y() as usize,
+            keys: dynamic_shared_mem::<Keys>(),
+        }
+    }
+
+    #[inline(always)]
+    fn value_head(&self, value: usize) -> usize {
+        let Args { values_per_key, num_key_heads, head_map, .. } = *self.args;
+        value_head(self.key_head as u32, value as u32, values_per_key, num_key_heads, head_map) as usize
+    }
+
+    #[inline(always)]
+    fn head(&self, value: usize) -> *mut Head {
+        self.keys.wrapping_add(1).cast::<Head>().wrapping_add(value)
+    }
+
+    /// Starts the copies of keys and queries; rows of tokens past the end become zero.
+    ///
+    /// # Safety
+    /// Nobody reads them before a wait and a barrier.
+    #[inline(always)]
+    unsafe fn stage_keys(&self) {
+        let Args { k, q, .. } = *self.args;
+        let first = self.chunk * CHUNK;
+        let sources = [
+            (k.offset(self.key_head * self.args.k_head_stride), self.args.k_token_stride),
+            (q.offset(self.key_head * self.args.q_head_stride), self.args.q_token_stride),
+        ];
+        for (of, (source, stride)) in sources.into_iter().enumerate() {
+            // SAFETY: of two tiles.
+            let tile = unsafe { &raw mut (*self.keys).rows[of] };
+            for turn in 0..CHUNK.div_ceil(THREADS / 32) {
+                let token = self.warp + turn * (THREADS / 32);
+                let index = key_index(token, self.lane);
+                if token < self.tokens {
+                    // SAFETY: bounds: the token exists, lane < 32 quads. Owner: one (token, quad) a thread. Barrier: by
+                    // the caller.
+                    unsafe { copy_16(tile, index, source, (first + token) * stride + 4 * self.lane) };
+                } else if token < CHUNK {
+                    // SAFETY: as above.
+                    unsafe { Tile::put_quad(tile, index, [0.0; 4]) };
+                }
+            }
+        }
+        commit();
+    }
+
+    /// G and beta of a value head, a token a lane; its decays go to the scratch. Past the end both gate and beta are 0.
+    ///
+    /// # Safety
+    /// All lanes of the warp are here, and no other warp for this head; nobody reads its sums before a barrier.
+    #[inline(always)]
+    unsafe fn sum_gates(&self, value: usize) {
+        let token = self.lane;
+        let (value_head, head) = (self.value_head(value), self.head(value));
+        let (mut gate, mut beta) = (0.0, 0.0);
+        if token < self.tokens {
+            let at = self.chunk * CHUNK + token;
+            let Args { g, beta: strengths, .. } = *self.args;
+            // SAFETY: bounds: the token and the head exist. Read only.
+            unsafe {
+                gate = g.at(value_head * self.args.g_head_stride + at * self.args.g_token_stride);
+                beta = strengths.at(value_head * self.args.beta_head_stride + at * self.args.beta_token_stride);
+            }
+            if gate < LEAST_GATE {
+                gate = LEAST_GATE;
+            }
+        }
+        let mut sum = (gate, 0.0);
+        let mut delta = 1;
+        while delta < CHUNK {
+            // SAFETY: all lanes are here.
+            let below = unsafe { (warp_shuffle_up(sum.0, delta as u32), warp_shuffle_up(sum.1, delta as u32)) };
+            if token >= delta {
+                sum = add(below, sum);
+            }
+            delta *= 2;
+        }
+        // SAFETY: all lanes are here.
+        let total = unsafe { warp_shuffle_idx(sum.0, CHUNK as u32 - 1) };
+        let scratch = self.args.scratch_of(self.chunk, value_head);
+        // SAFETY: bounds: a token a lane. Owner: this lane alone has (value head, token), lane 0 the total. Barrier: by the
+        // caller.
+        unsafe {
+            Tile::put(&raw mut (*head).high, token, sum.0);
+            Tile::put(&raw mut (*head).low, token, sum.1);
+            Tile::put(&raw mut (*head).beta, token, beta);
+            scratch.put(DECAY + token, exp(sum.0));
+            if token == 0 {
+                scratch.put(TOTAL_DECAY, exp(total));
+            }
+        }
+    }
+
+    /// A row of a block of k.k or q.k.
+    ///
+    /// # Safety
+    /// Keys and queries are complete; all lanes of the warp are here; nobody reads the products before a barrier.
+    #[inline(always)]
+    unsafe fn products(&self) {
+        let (token_quad, earlier_quad) = place_of(self.thread / PARTS);
+        let part = self.thread % PARTS;
+        // What is left to this lane in the end: a row of k.k or of q.k.
+        let (of, token) = (part / 4, token_quad * 4 + part % 4);
+        // [own matrix, the other][own token, then the three others of its group][earlier token]
+        let mut sums = [[[0.0f32; 4]; 4]; 2];
+        for turn in 0..HEAD_DIM / 4 / PARTS {
+            let row_quad = part + PARTS * turn;
+            let mut k = [[0.0; 4]; 4];
+            for i in 0..4 {
+                // SAFETY: bounds: token < 32, row quad < 32. Barrier: "keys complete".
+                unsafe {
+                    k[i] = Tile::quad(&raw mut (*self.keys).rows[0], key_index(4 * earlier_quad + i, row_quad));
+                }
+            }
+            for other in 0..2 {
+                // SAFETY: of two tiles.
+                let tile = unsafe { (&raw mut (*self.keys).rows).cast::<Tile<{ CHUNK * HEAD_DIM }>>() };
+                let tile = tile.wrapping_add(of ^ other);
+                for other_token in 0..4 {
+                    // SAFETY: as above.
+                    let x = unsafe { Tile::quad(tile, key_index(token ^ other_token, row_quad)) };
+                    for i in 0..4 {
+                        for row in 0..4 {
+                            let sum = &mut sums[other][other_token][i];
+                            *sum = fma(x[row], k[i][row], *sum);
+                        }
+                    }
+                }
+            }
+        }
+        let mut gathered = [0.0; 4];
+        for i in 0..4 {
+            let mut halves = [0.0; 4];
+            for other_token in 0..4 {
+                let [own, other] = [0, 1].map(|other| sums[other][other_token][i]);
+                // SAFETY: all lanes are here. Bit 2 of the lane is the matrix, bits 0 and 1 the token.
+                halves[other_token] = own + unsafe { warp_shuffle_xor(other, 4) };
+            }
+            // SAFETY: as above.
+            unsafe {
+                let own = halves[0] + warp_shuffle_xor(halves[2], 2);
+                let other = halves[1] + warp_shuffle_xor(halves[3], 2);
+                gathered[i] = own + warp_shuffle_xor(other, 1);
+            }
+        }
+        // SAFETY: bounds: of two tiles, earlier_quad <= token / 4. Owner: this lane alone has (matrix, token, earlier
+        // quad). Barrier: by the caller.
+        unsafe {
+            let tile = (&raw mut (*self.keys).products).cast::<Tile<TRIANGLE>>().wrapping_add(of);
+            Tile::put_quad(tile, triangle_index(token, earlier_quad), gathered);
+        }
+    }
+
+    /// Four entries of a row of A and of Q, for every value head of the thread's team.
+    ///
+    /// # Safety
+    /// Products and sums are complete; nobody reads A and Q before a barrier.
+    #[inline(always)]
+    unsafe fn weigh<const VALUES: usize>(&self) {
+        let (team, quad) = (self.thread / (TRIANGLE / 4), self.thread % (TRIANGLE / 4));
+        let (token_quad, earlier_quad) = place_of(quad / 4);
+        let token = token_quad * 4 + quad % 4;
+        let index = 4 * quad;
+        // SAFETY: bounds: quad < 144. Barrier: "products complete".
+        let [k_k, q_k] =
+            [0, 1].map(|of| unsafe { Tile::quad(&raw mut (*self.keys).products[of], index) });
+        for turn in 0..VALUES.div_ceil(TEAMS) {
+            let value = team + TEAMS * turn;
+            if value < VALUES {
+                let head = self.head(value);
+                // SAFETY: bounds: token < 32, earlier_quad < 8. Barrier: "products complete".
+                let (high, low, beta, highs, lows) = unsafe {
+                    (
+                        Tile::at(&raw mut (*head).high, token),
+                        Tile::at(&raw mut (*head).low, token),
+                        Tile::at(&raw mut (*head).beta, token),
+                        Tile::quad(&raw mut (*head).high, 4 * earlier_quad),
+                        Tile::quad(&raw mut (*head).low, 4 * earlier_quad),
+                    )
+                };
+                let (mut minus_a, mut q) = ([0.0; 4], [0.0; 4]);
+                for i in 0..4 {
+                    let earlier = 4 * earlier_quad + i;
+                    // Later tokens are left out before the exponential: theirs would be infinite.
+                    let decay = exp(if earlier <= token { (high - highs[i]) + (low - lows[i]) } else { 0.0 });
+                    minus_a[i] = if earlier < token { -(beta * (decay * k_k[i])) } else { 0.0 };
+                    q[i] = if earlier <= token { decay * q_k[i] } else { 0.0 };
+                }
+                // SAFETY: bounds: quad < 144. Owner: this thread alone has (value head, quad). Barrier: by the caller.
+                unsafe {
+                    Tile::put_quad(&raw mut (*head).minus_a, index, minus_a);
+                    Tile::put_quad(&raw mut (*head).q, index, q);
+                }
+            }
+        }
+    }
+
+    /// A row of t_inv or of p, into the scratch.
+    ///
+    /// # Safety
+    /// A and Q are complete.
+    #[inline(always)]
+    unsafe fn solve(&self, value: usize, is_p: bool) {
+        let (token, head) = (self.lane, self.head(value));
+        let mut x = [[0.0; 4]; TOKEN_QUADS];
+        for quad in 0..TOKEN_QUADS {
+            if is_p && quad <= token / 4 {
+                // SAFETY: bounds: quad <= token / 4. Barrier: "A and Q complete".
+                x[quad] = unsafe { Tile::quad(&raw mut (*head).q, triangle_index(token, quad)) };
+            }
+            for i in 0..4 {
+                if !is_p && 4 * quad + i == token {
+                    x[quad][i] = 1.0;
+                }
+            }
+        }
+        // SAFETY: A is complete.
+        unsafe { substitute(&mut x, head) };
+        // SAFETY: bounds: token < 32. Barrier: "products complete".
+        let row = unsafe {
+            if is_p {
+                self.args.scale
+            } else {
+                let [high, low] = [&raw mut (*head).high, &raw mut (*head).low]
+                    .map(|tile| Tile::at(tile, CHUNK - 1) - Tile::at(tile, token));
+                exp(high + low)
+            }
+        };
+        let scratch = self.args.scratch_of(self.chunk, self.value_head(value)).offset(if is_p { P } else { T_INV });
+        for quad in 0..TOKEN_QUADS {
+            if quad <= token / 4 {
+                // SAFETY: bounds: quad < 8. Barrier: "products complete".
+                let beta = unsafe { Tile::quad(&raw mut (*head).beta, 4 * quad) };
+                let mut values = [0.0; 4];
+                for i in 0..4 {
+                    values[i] = x[quad][i] * beta[i] * row;
+                }
+                // SAFETY: bounds: quad <= token / 4. Owner: this lane alone has the matrix's row.
+                unsafe { scratch.put_quad(triangle_index(token, quad), values) };
+            }
+        }
+    }
+}
+
+/// Solves x (I + A) = x for one row: from the last entry on, each is final when its turn comes and leaves those before it.
+///
+/// # Safety
+/// A is complete.
+#[inline(always)]
+unsafe fn substitute(x: &mut [Quad; TOKEN_QUADS], head: *mut Head) {
+    // Written out, since x is in registers: each step has its own number of quads.
+    macro_rules! steps {
+        ($($token:literal)*) => { $(
+            for quad in 0..($token as usize).div_ceil(4) {
+                // SAFETY: bounds: quad <= token / 4. Barrier: by the caller.
+                let minus_a = unsafe { Tile::quad(&raw mut (*head).minus_a, triangle_index($token, quad)) };
+                for i in 0..4 {
+                    if 4 * quad + i < $token {
+                        x[quad][i] = fma(x[$token / 4][$token % 4], minus_a[i], x[quad][i]);
+                    }
+                }
+            }
+        )* };
+    }
+    steps!(31 30 29 28 27 26 25 24 23 22 21 20 19 18 17 16 15 14 13 12 11 10 9 8 7 6 5 4 3 2 1);
+}
+
+/// The kernel.
+///
+/// # Safety
+/// Called once by each of `THREADS` threads of each block of `grid()`, with `shared_bytes(VALUES)` of shared memory; every
+/// tensor holds what its shape and strides describe; q and k have 16-byte aligned rows.
+#[inline(always)]
+pub unsafe fn run<const VALUES: usize>(args: Args) {
+    let part = Part::here(&args);
+    // SAFETY: nobody has read anything yet. A warp has a value head or none.
+    unsafe {
+        part.stage_keys();
+        if part.warp < VALUES {
+            part.sum_gates(part.warp);
+        }
+    }
+    wait::<0>();
+    // SAFETY: all threads are here. Keys complete, for products.
+    unsafe { sync_threads() };
+    // SAFETY: complete by the barrier; all lanes are here.
+    unsafe { part.products() };
+    // SAFETY: all threads are here. Products complete, for weigh; sums of gates too, also for solve.
+    unsafe { sync_threads() };
+    // SAFETY: complete by the barrier.
+    unsafe { part.weigh::<VALUES>() };
+    // SAFETY: all threads are here. A and Q complete, for solve.
+    unsafe { sync_threads() };
+    if part.warp < 2 * VALUES {
+        // SAFETY: complete by the barrier. A warp has one matrix of one value head.
+        unsafe { part.solve(part.warp / 2, part.warp % 2 == 1) };
+    }
+}
+
+const _: () = assert!(HEAD_DIM == 4 * 32 && 2 * MOST_VALUES_PER_KEY * 32 <= THREADS && TEAMS * TRIANGLE / 4 == THREADS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::chunk::block_at;
+
+    #[test]
+    fn places_are_those_of_the_blocks() {
+        for token_quad in 0..TOKEN_QUADS {
+            for earlier_quad in 0..=token_quad {
+                assert_eq!(place_of(block_at(token_quad, earlier_quad)), (token_quad, earlier_quad));
+            }
+        }
+    }
+
+    #[test]
+    fn a_sum_keeps_what_single_precision_would_lose() {
+        let mut sum = (0.0, 0.0);
+        for _ in 0..1000 {
+            sum = add(sum, (-0.1, 0.0));
+        }
+        assert!((f64::from(sum.0) + f64::from(sum.1) + 1000.0 * f64::from(0.1f32)).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,622 @@
+//! Chunked Gated DeltaNet, second kernel: carries the state through the chunks, for 16 columns of the value heads of a key
+//! head.
+//!
+//! # Math
+//! [`super::chunk`], for every chunk in order:
+//! ```text
+//!   project   y = v - e^G s^T k,   s^T q             32 x 16 each, sums over 128 rows
+//!   solve     d = t_inv y,   o = scale e^G s^T q + p y      32 x 16 each, sums over the tokens before
+//!   update    s <- e^(G_last) s + k^T d              128 x 16, sums over 32 tokens
+//! ```
+//! # Threads: one block per (column tile and group of value heads, key head); 128 threads for each of its value heads
+//! ```text
+//!   project, solve: a thread ends with token t and column quad c,      update: with row quad r and column quad c,
+//!   but sums for all four tokens of t's group (and both column         16 values of the state, in registers
+//!   quads of c's parity, in project) over a part of the rows or
+//!   tokens; the lanes that share these then exchange their parts       lane:   bit 0 1 2 3 4
+//!                                                                              c0 r0 r1 c1 r2,  r = 8 warp + ..
+//!     lane:   bit 0  1  2  3  4
+//!             c0 t2 t0 t1 c1,  t = 8 warp + .., part = t % 4 (+ 4 c1 in project)
+//! ```
+//! A thread adds up 64 sums from 16 quads at a time: with fewer sums a thread, shared memory would be the limit. The
+//! exchange needs no selection, since each lane keeps its sums in an order that begins with its own.
+//!
+//! Lanes that differ in bit 0 or in bit 1 alone read the same quad of one operand each, and what eight such pairs read lies
+//! in different banks: two accesses of 128 bytes serve the warp.
+//!
+//! # Memory
+//! The next chunk's keys arrive while this one is computed, queries and triangles when theirs are no longer read. Four value
+//! heads a key head are two blocks of two.
+use super::chunk::{
+    Args, BLOCK, CHUNK, DECAY, ROW_QUADS, T_INV, TOTAL_DECAY, TRIANGLE, chunk_kernel, column_index, key_index,
+    triangle_index, view,
+};
+use crate::shape::{HEAD_DIM, value_head};
+use cuda_std::async_copy::{commit, copy_16, wait};
+use cuda_std::float::fma;
+use cuda_std::memory::Quad;
+use cuda_std::shared::dynamic_shared_mem;
+use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
+use cuda_std::warp::warp_shuffle_xor;
+use cuda_std::{Global, GlobalMut, Tile};
+
+/// Threads for each value head of a block.
+pub const THREADS_PER_VALUE: usize = 128;
+/// Columns of each value head that a block carries.
+pub const COLUMNS_PER_BLOCK: usize = 16;
+/// Column tiles of a value head.
+const COLUMN_TILES: usize = HEAD_DIM / COLUMNS_PER_BLOCK;
+/// The most value heads that one block carries.
+pub const MOST_VALUES_PER_BLOCK: usize = 3;
+
+/// Value heads of a block: as many of a key head's as there is an entry for and divide them.
+#[must_use]
+pub const fn values_per_block(values_per_key: usize) -> usize {
+    let mut values = MOST_VALUES_PER_BLOCK;
+    while !values_per_key.is_multiple_of(values) {
+        values -= 1;
+    }
+    values
+}
+
+/// Blocks of a launch: column tiles of groups of value heads, key heads. The entry is number `values_per_block - 1`.
+#[must_use]
+pub const fn grid(num_key_heads: u32, values_per_key: usize) -> [u32; 2] {
+    [(COLUMN_TILES * (values_per_key / values_per_block(values_per_key))) as u32, num_key_heads]
+}
+
+/// The block's keys and queries.                          written by          read by
+#[repr(C, align(16))]
+struct Keys {
+    /// `key_index`: this chunk and the next               copies of all       project, update
+    k: [Tile<{ CHUNK * HEAD_DIM }>; 2],
+    /// `key_index`                                        copies of all       project
+    q: Tile<{ CHUNK * HEAD_DIM }>,
+}
+
+/// What belongs to one value head.                        written by          read by its threads in
+#[repr(C, align(16))]
+struct Head {
+    /// `column_index`: the state before the chunk         update              project
+    s: Tile<{ HEAD_DIM * COLUMNS_PER_BLOCK }>,
+    /// `column_index`                                     project             solve
+    y: Tile<{ CHUNK * COLUMNS_PER_BLOCK }>,
+    /// `column_index`                                     solve               update
+    d: Tile<{ CHUNK * COLUMNS_PER_BLOCK }>,
+    /// `triangle_index`: t_inv, p                         copies of its own   solve
+    triangles: Tile<{ 2 * TRIANGLE }>,
+}
+
+/// Shared memory of a block of `values` value heads.
+pub const fn shared_bytes(values: usize) -> usize {
+    size_of::<Keys>() + values * size_of::<Head>()
+}
+const _: () = assert!(shared_bytes(MOST_VALUES_PER_BLOCK) <= 99 * 1024, "more than the smallest cards of sm_86 have");
+
+chunk_kernel! {
+    kernel "chunk_scan", capability 80, blocks 1;
+    entry gdn_chunk_scan_r1 = run::<1>, threads THREADS_PER_VALUE, shared shared_bytes(1);
+    entry gdn_chunk_scan_r2 = run::<2>, threads 2 * THREADS_PER_VALUE, shared shared_bytes(2);
+    entry gdn_chunk_scan_r3 = run::<3>, threads 3 * THREADS_PER_VALUE, shared shared_bytes(3);
+}
+
+/// Where a thread stands.
+#[derive(Clone, Copy, Debug)]
+struct Role {
+    /// Which of the block's value heads.
+    value: usize,
+    /// Index among the value head's threads.
+    thread: usize,
+    /// Token of the chunk that project and solve end with.
+    token: usize,
+    /// Column quad, in all phases but update.
+    column_quad: usize,
+    /// Which rows project takes: quads `row_part + 8 n`.
+    row_part: usize,
+    /// Rows and columns of the state that update holds.
+    state_rows: usize,
+    state_columns: usize,
+}
+
+impl Role {
+    #[inline(always)]
+    fn of(thread: usize) -> Self {
+        let (value, thread) = (thread / THREADS_PER_VALUE, thread % THREADS_PER_VALUE);
+        let (warp, lane) = (thread / 32, thread % 32);
+        let bit = |n: usize| lane >> n & 1;
+        // A warp of late tokens has twice the work in solve: heads deal them to different schedulers.
+        let token_octet = (warp + value) % 4;
+        let (token_in_quad, column_quad) = (lane / 4 % 4, bit(0) + 2 * bit(4));
+        Self {
+            value,
+            thread,
+            token: token_octet * 8 + bit(1) * 4 + token_in_quad,
+            column_quad,
+            row_part: bit(4) * 4 + token_in_quad,
+            state_rows: warp * 8 + bit(1) + 2 * bit(2) + 4 * bit(4),
+            state_columns: bit(0) + 2 * bit(3),
+        }
+    }
+}
+
+/// The thread's part of the problem.
+struct Part<'a> {
+    args: &'a Args,
+    role: Role,
+    k: Global<f32>,
+    q: Global<f32>,
+    /// Of the thread's token and columns.
+    v: Global<f32>,
+    out: GlobalMut<f32>,
+    value_head: usize,
+    /// First column of the block.
+    first_column: usize,
+    keys: *mut Keys,
+    head: *mut Head,
+}
+
+/// What a chunk brings to a thread.
+#[derive(Clone, Copy)]
+struct Token {
+    v: Quad,
+    /// e^(G_t)
+    decay: f32,
+    /// e^(G_last)
+    total_decay: f32,
+}
+
+impl<'a> Part<'a> {
+    #[inline(always)]
+    fn here<const VALUES: usize>(args: &'a Args) -> Self {
+        let role = Role::of(thread_idx_x() as usize);
+        let key_head = block_idx_y();
+        let (group, tile) = (block_idx_x() as usize / COLUMN_TILES, block_idx_x() as usize % COLUMN_TILES);
+        let index = (group * VALUES + role.value) as u32;
+        let value_head = value_head(key_head, index, args.values_per_key, args.num_key_heads, args.head_map) as usize;
+        let key_head = key_head as usize;
+        let column = tile * COLUMNS_PER_BLOCK + role.column_quad * 4;
+        let keys = dynamic_shared_mem::<Keys>();
+        Self {
+            args,
+            role,
+            k: args.k.offset(key_head * args.k_head_stride),
+            q: args.q.offset(key_head * args.q_head_stride),
+            v: args.v.offset(value_head * args.v_head_stride + role.token * args.v_token_stride + column),
+            out: args.out.offset(value_head * args.out_head_stride + role.token * args.out_token_stride + column),
+            value_head,
+            first_column: tile * COLUMNS_PER_BLOCK,
+            keys,
+            head: keys.wrapping_add(1).cast::<Head>().wrapping_add(role.value),
+        }
+    }
+
+    /// Starts the copies of a chunk's keys or queries; rows of tokens past the end become zero.
+    ///
+    /// # Safety
+    /// Nobody reads `tile` before a wait and a barrier; the last reads of it lie before a barrier that has passed.
+    #[inline(always)]
+    unsafe fn stage_keys<const VALUES: usize>(
+        &self,
+        tile: *mut Tile<{ CHUNK * HEAD_DIM }>,
+        source: Global<f32>,
+        token_stride: usize,
+        chunk: usize,
+    ) {
+        let (first, lane) = (self.role.value * 4 + self.role.thread / 32, self.role.thread % 32);
+        let tokens = self.args.tokens_in(chunk);
+        for turn in 0..CHUNK.div_ceil(4 * VALUES) {
+            let token = first + turn * 4 * VALUES;
+            if token < tokens {
+                // SAFETY: bounds: the token exists, lane < 32 quads. Owner: one (token, quad) a thread. Barrier: by the
+                // caller.
+                unsafe { copy_16(tile, key_index(token, lane), source, (chunk * CHUNK + token) * token_stride + 4 * lane) };
+            } else if token < CHUNK {
+                // SAFETY: as above.
+                unsafe { Tile::put_quad(tile, key_index(token, lane), [0.0; 4]) };
+            }
+        }
+    }
+
+    /// Starts the copies of a chunk's triangles, if there is such a chunk.
+    ///
+    /// # Safety
+    /// As [`Part::stage_keys`], for the head's triangles.
+    #[inline(always)]
+    unsafe fn stage_triangles(&self, chunk: usize) {
+        if self.args.tokens_in(chunk) > 0 {
+            let source = Global::new(self.args.scratch_of(chunk, self.value_head).as_ptr().cast_const());
+            for turn in 0..(2 * TRIANGLE / 4).div_ceil(THREADS_PER_VALUE) {
+                let index = 4 * (self.role.thread + turn * THREADS_PER_VALUE);
+                if index < 2 * TRIANGLE {
+                    // SAFETY: bounds: both triangles, at the start of the head's scratch. Owner: one quad a thread.
+                    // Barrier: by the caller.
+                    unsafe { copy_16(&raw mut (*self.head).triangles, index, source, T_INV + index) };
+                }
+            }
+        }
+    }
+
+    /// What chunk `chunk` brings to this thread; tokens past the end have value 0.
+    #[inline(always)]
+    fn read_token(&self, chunk: usize) -> Token {
+        let tokens = self.args.tokens_in(chunk);
+        let mut token = Token { v: [0.0; 4], decay: 0.0, total_decay: 0.0 };
+        if tokens > 0 {
+            let scratch = Global::new(self.args.scratch_of(chunk, self.value_head).as_ptr().cast_const());
+            // SAFETY: bounds: the head's scratch of a chunk that exists. Owner: written by the launch before.
+            unsafe {
+                token.decay = scratch.at(DECAY + self.role.token);
+                token.total_decay = scratch.at(TOTAL_DECAY);
+            }
+        }
+        if self.role.token < tokens {
+            // SAFETY: bounds: the token exists, columns are the head's. Read only.
+            token.v = unsafe { self.v.quad(chunk * CHUNK * self.args.v_token_stride) };
+        }
+        token
+    }
+
+    /// The thread's part of the initial state.
+    #[inline(always)]
+    fn load_state(&self) -> [Quad; 4] {
+        let mut s = [[0.0; 4]; 4];
+        if !self.args.initial_state.as_ptr().is_null() {
+            let state = self.args.initial_state.offset(self.value_head * self.args.state_head_stride);
+            for row in 0..4 {
+                for column in 0..4 {
+                    // SAFETY: bounds: row and column are the head's. Owner: this thread alone, until `store_state`.
+                    s[row][column] = unsafe { state.at(self.state_index(row, column)) };
+                }
+            }
+        }
+        s
+    }
+
+    /// Writes the thread's part of the final state, unless it is to be dropped.
+    #[inline(always)]
+    fn store_state(&self, s: &[Quad; 4]) {
+        if !self.args.final_state.as_ptr().is_null() {
+            let state = self.args.final_state.offset(self.value_head * self.args.state_head_stride);
+            for row in 0..4 {
+                for column in 0..4 {
+                    // SAFETY: bounds: row and column are the head's. Owner: this thread alone has them.
+                    unsafe { state.put(self.state_index(row, column), s[row][column]) };
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn state_index(&self, row: usize, column: usize) -> usize {
+        let (row, column) = (self.role.state_rows * 4 + row, self.first_column + self.role.state_columns * 4 + column);
+        row * self.args.state_row_stride + column
+    }
+
+    /// The thread's part of the state, in even and odd rows.
+    #[inline(always)]
+    fn state(&self) -> [*mut Tile<{ 2 * COLUMNS_PER_BLOCK + 4 }>; 2] {
+        let Role { state_rows, state_columns, .. } = self.role;
+        // SAFETY: a field.
+        let s = unsafe { &raw mut (*self.head).s };
+        [0, 1].map(|row| view(s, column_index(4 * state_rows + row, state_columns)))
+    }
+
+    /// Writes the thread's part of the state for the next project.
+    ///
+    /// # Safety
+    /// The last project's reads lie before a barrier that has passed, the next one's after one to come.
+    #[inline(always)]
+    unsafe fn show_state(&self, s: &[Quad; 4]) {
+        let rows = self.state();
+        for row in 0..4 {
+            // SAFETY: bounds: row < 4. Owner: this thread alone has (row, column quad). Barrier: by the caller.
+            unsafe { Tile::put_quad(rows[row % 2], row / 2 * 2 * COLUMNS_PER_BLOCK, s[row]) };
+        }
+    }
+
+    /// What [`Part::show_state`] wrote last.
+    ///
+    /// # Safety
+    /// It has been called.
+    #[inline(always)]
+    unsafe fn read_state(&self) -> [Quad; 4] {
+        let rows = self.state();
+        // SAFETY: bounds: row < 4. Owner: this thread alone writes it.
+        [0, 1, 2, 3].map(|row| unsafe { Tile::quad(rows[row % 2], row / 2 * 2 * COLUMNS_PER_BLOCK) })
+    }
+
+    /// s^T k and s^T q of the thread's token and columns.
+    ///
+    /// # Safety
+    /// Keys, queries and the state are complete; all lanes of the warp are here.
+    #[inline(always)]
+    unsafe fn project(&self, k: *mut Tile<{ CHUNK * HEAD_DIM }>) -> (Quad, Quad) {
+        let Role { token, column_quad, row_part, .. } = self.role;
+        // SAFETY: a field.
+        let (q, s) = unsafe { (&raw mut (*self.keys).q, &raw mut (*self.head).s) };
+        let rows = |tile, other_token| view(tile, key_index(token ^ other_token, row_part));
+        let (k_rows, q_rows): (TokenRows, TokenRows) =
+            ([0, 1, 2, 3].map(|other| rows(k, other)), [0, 1, 2, 3].map(|other| rows(q, other)));
+        // Of even and odd rows, own column quad and the other.
+        let [even, odd] =
+            [0, 1].map(|row| [0, 2].map(|other| view(s, column_index(4 * row_part + row, column_quad ^ other))));
+        let (mut keys, mut queries) = ([[[0.0; 4]; 2]; 4], [[[0.0; 4]; 2]; 4]);
+        for turn in 0..ROW_TURNS {
+            let mut s = [[[0.0; 4]; 2]; 4];
+            for pair in 0..2 {
+                for other in 0..2 {
+                    let index = (turn * 8 * 4 + pair * 2) * COLUMNS_PER_BLOCK;
+                    // SAFETY: bounds: four rows of each turn. Barrier: the one at the chunk's start.
+                    unsafe {
+                        s[2 * pair][other] = Tile::<STATE_VIEW>::quad(even[other], index);
+                        s[2 * pair + 1][other] = Tile::<STATE_VIEW>::quad(odd[other], index);
+                    }
+                }
+            }
+            // SAFETY: Barrier: the one at the chunk's start.
+            unsafe {
+                multiply(&mut keys, &k_rows, turn, &s);
+                multiply(&mut queries, &q_rows, turn, &s);
+            }
+        }
+        // SAFETY: all lanes are here.
+        unsafe { (gather(&keys), gather(&queries)) }
+    }
+
+    /// t_inv y and p y of the thread's token and columns.
+    ///
+    /// # Safety
+    /// y and the triangles are complete; all lanes of the warp are here.
+    #[inline(always)]
+    unsafe fn solve(&self) -> (Quad, Quad) {
+        let Role { token, column_quad, .. } = self.role;
+        // [own token, then the three others of its group][column]
+        let (mut d, mut o) = ([[0.0; 4]; 4], [[0.0; 4]; 4]);
+        // SAFETY: a field.
+        let (y, triangles) = unsafe { (&raw mut (*self.head).y, &raw mut (*self.head).triangles) };
+        let [even, odd]: [*mut Tile<Y_VIEW>; 2] =
+            [0, 1].map(|row| view(y, column_index(token % 4 * 4 + row, column_quad)));
+        let rows: [*mut Tile<TRIANGLE_VIEW>; 4] =
+            [0, 1, 2, 3].map(|other| view(triangles, triangle_index(token ^ other, token % 4)));
+        for turn in 0..2 {
+            let earlier_quad = token % 4 + 4 * turn;
+            if earlier_quad <= token / 4 {
+                let mut y = [[0.0; 4]; 4];
+                for pair in 0..2 {
+                    let index = (turn * 16 + pair * 2) * COLUMNS_PER_BLOCK;
+                    // SAFETY: bounds: earlier_quad < 8. Barrier: "y complete".
+                    unsafe {
+                        y[2 * pair] = Tile::quad(even, index);
+                        y[2 * pair + 1] = Tile::quad(odd, index);
+                    }
+                }
+                for other_token in 0..4 {
+                    let (row, index) = (rows[other_token], turn * 4 * BLOCK);
+                    // SAFETY: bounds: earlier_quad <= token / 4. Barrier: "y complete".
+                    let (t_inv, p) = unsafe { (Tile::quad(row, index), Tile::quad(row, TRIANGLE + index)) };
+                    for i in 0..4 {
+                        for column in 0..4 {
+                            d[other_token][column] = fma(t_inv[i], y[i][column], d[other_token][column]);
+                            o[other_token][column] = fma(p[i], y[i][column], o[other_token][column]);
+                        }
+                    }
+                }
+            }
+        }
+        // SAFETY: all lanes are here.
+        unsafe { (gather_tokens(&d), gather_tokens(&o)) }
+    }
+
+    /// Decays the thread's part of the state and adds the chunk's corrections.
+    ///
+    /// # Safety
+    /// Keys and d are complete; project has left the state, and reads it after a barrier to come.
+    #[inline(always)]
+    unsafe fn update(&self, total_decay: f32, k: *mut Tile<{ CHUNK * HEAD_DIM }>) {
+        let Role { state_rows, state_columns, .. } = self.role;
+        // SAFETY: a field.
+        let d = unsafe { &raw mut (*self.head).d };
+        // Of even and odd groups of four tokens.
+        let k: [*mut Tile<{ (CHUNK - 1) * HEAD_DIM + 4 }>; 2] = [0, 4].map(|token| view(k, key_index(token, state_rows) % HEAD_DIM));
+        let d: [*mut Tile<{ (CHUNK - 1) * COLUMNS_PER_BLOCK + 4 }>; 2] =
+            [0, 4].map(|token| view(d, column_index(token, state_columns) % COLUMNS_PER_BLOCK));
+        // SAFETY: this thread's part.
+        let mut s = unsafe { self.read_state() };
+        for value in s.as_flattened_mut() {
+            *value *= total_decay;
+        }
+        for octet in 0..CHUNK / 8 {
+            for odd in 0..2 {
+                for i in 0..4 {
+                    let token = 8 * octet + 4 * odd + i;
+                    let row_of_d = token ^ (octet % 2);
+                    // SAFETY: bounds: token < 32. Barrier: "d complete".
+                    let (k, d) = unsafe {
+                        (Tile::quad(k[odd], token * HEAD_DIM), Tile::quad(d[odd], row_of_d * COLUMNS_PER_BLOCK))
+                    };
+                    for row in 0..4 {
+                        for column in 0..4 {
+                            s[row][column] = fma(k[row], d[column], s[row][column]);
+                        }
+                    }
+                }
+            }
+        }
+        // SAFETY: by the caller.
+        unsafe { self.show_state(&s) };
+    }
+}
+
+/// What project adds up: [own token, then the three others of its group][own column quad, the other][column].
+type Sums = [[Quad; 2]; 4];
+
+/// What a thread reads of one column quad of y, in even or odd rows, and of a row of both triangles.
+const Y_VIEW: usize = (16 + 2) * COLUMNS_PER_BLOCK + 4;
+const TRIANGLE_VIEW: usize = TRIANGLE + 4 * BLOCK + 4;
+
+/// A thread takes its part of the rows in so many turns, four rows of every 32 each.
+const ROW_TURNS: usize = ROW_QUADS / 8;
+/// What a thread reads of a token's keys, and of one column quad of the state, in even or odd rows.
+const KEY_VIEW: usize = (ROW_TURNS - 1) * 32 + 4;
+const STATE_VIEW: usize = ((ROW_TURNS - 1) * 32 + 2) * COLUMNS_PER_BLOCK + 4;
+/// A thread's rows of the own token and of the three others of its group.
+type TokenRows = [*mut Tile<KEY_VIEW>; 4];
+
+/// Adds to the sums of a group of tokens what a turn's four rows of them and of the state give.
+///
+/// # Safety
+/// The keys or queries are complete.
+#[inline(always)]
+unsafe fn multiply(sums: &mut Sums, rows: &TokenRows, turn: usize, s: &[[Quad; 2]; 4]) {
+    for other_token in 0..4 {
+        // SAFETY: bounds: by the view. Barrier: by the caller.
+        let x = unsafe { Tile::quad(rows[other_token], turn * 32) };
+        for row in 0..4 {
+            for other in 0..2 {
+                for column in 0..4 {
+                    let sum = &mut sums[other_token][other][column];
+                    *sum = fma(x[row], s[row][other][column], *sum);
+                }
+            }
+        }
+    }
+}
+
+/// Sums the parts of the eight lanes that share a group of tokens and two column quads.
+///
+/// # Safety
+/// All lanes of the warp make this call together.
+#[inline(always)]
+unsafe fn gather(sums: &Sums) -> Quad {
+    let mut halves = [[0.0; 4]; 4];
+    for other_token in 0..4 {
+        for column in 0..4 {
+            let [own, other] = [sums[other_token][0][column], sums[other_token][1][column]];
+            // SAFETY: all lanes are here. The lane with the other column quad differs in bit 4, and has its parts of this
+            // one's sums in second place.
+            halves[other_token][column] = own + unsafe { warp_shuffle_xor(other, 16) };
+        }
+    }
+    // SAFETY: all lanes are here.
+    unsafe { gather_tokens(&halves) }
+}
+
+/// Sums the parts of four lanes whose tokens differ in their two lowest bits, each lane with its own token first.
+///
+/// # Safety
+/// All lanes of the warp make this call together.
+#[inline(always)]
+unsafe fn gather_tokens(parts: &[Quad; 4]) -> Quad {
+    let mut gathered = [0.0; 4];
+    for column in 0..4 {
+        // SAFETY: all lanes are here. Bits 2 and 3 of the lane are bits 0 and 1 of the token.
+        unsafe {
+            let own = parts[0][column] + warp_shuffle_xor(parts[2][column], 8);
+            let other = parts[1][column] + warp_shuffle_xor(parts[3][column], 8);
+            gathered[column] = own + warp_shuffle_xor(other, 4);
+        }
+    }
+    gathered
+}
+
+/// The kernel.
+///
+/// # Safety
+/// Called once by each of `VALUES * THREADS_PER_VALUE` threads of each block of `grid()`, with `shared_bytes(VALUES)` of
+/// shared memory, after `chunk_prep` with the same arguments; every tensor holds what its shape and strides describe; q,
+/// k, v and out have 16-byte aligned rows; out and the final state overlap no input but the initial state.
+#[inline(always)]
+pub unsafe fn run<const VALUES: usize>(args: Args) {
+    let part = Part::here::<VALUES>(&args);
+    let (keys, head) = (part.keys, part.head);
+    let column_of_token = column_index(part.role.token, part.role.column_quad);
+    let chunks = (args.tokens as usize).div_ceil(CHUNK);
+
+    // SAFETY: nothing has been read yet; the first chunk's barriers order all of it.
+    unsafe {
+        part.stage_keys::<VALUES>(&raw mut (*keys).k[0], part.k, args.k_token_stride, 0);
+        part.stage_keys::<VALUES>(&raw mut (*keys).q, part.q, args.q_token_stride, 0);
+        commit();
+        part.stage_triangles(0);
+        commit();
+    }
+    // SAFETY: as above.
+    unsafe { part.show_state(&part.load_state()) };
+    let mut next = part.read_token(0);
+
+    for chunk in 0..chunks {
+        let token = next;
+        // SAFETY: of two tiles, this chunk's and the other.
+        let (k, next_k) = unsafe { (&raw mut (*keys).k[chunk % 2], &raw mut (*keys).k[(chunk + 1) % 2]) };
+        wait::<1>();
+        // SAFETY: all threads run all chunks. Keys, queries and the state are complete for project; update has left the
+        // other keys.
+        unsafe { sync_threads() };
+        // SAFETY: complete by the barrier; all lanes are here.
+        let (state_at_k, state_at_q) = unsafe { part.project(k) };
+        let mut y = [0.0; 4];
+        for column in 0..4 {
+            y[column] = fma(-token.decay, state_at_k[column], token.v[column]);
+        }
+        // SAFETY: bounds: by `Role`. Owner: this thread alone has (token, column quad). Barrier: solve read the last y
+        // before the barrier above, and reads this one after the one below.
+        unsafe { Tile::put_quad(&raw mut (*head).y, column_of_token, y) };
+        wait::<0>();
+        // SAFETY: all threads run all chunks. y complete, and the triangles, for solve; project has left the queries.
+        unsafe { sync_threads() };
+        // SAFETY: the next chunk's keys go where update last read before the barrier above, queries where project has.
+        unsafe {
+            part.stage_keys::<VALUES>(next_k, part.k, args.k_token_stride, chunk + 1);
+            part.stage_keys::<VALUES>(&raw mut (*keys).q, part.q, args.q_token_stride, chunk + 1);
+        }
+        commit();
+        next = part.read_token(chunk + 1);
+        // SAFETY: complete by the barrier; all lanes are here.
+        let (d, o) = unsafe { part.solve() };
+        // SAFETY: bounds: by `Role`. Owner: this thread alone has (token, column quad). Barrier: update read the last d
+        // before the chunk's first barrier, and reads this one after the one below.
+        unsafe { Tile::put_quad(&raw mut (*head).d, column_of_token, d) };
+        if part.role.token < args.tokens_in(chunk) {
+            let from_state = args.scale * token.decay;
+            let mut out = [0.0; 4];
+            for column in 0..4 {
+                out[column] = fma(from_state, state_at_q[column], o[column]);
+            }
+            // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column quad).
+            unsafe { part.out.put_quad(chunk * CHUNK * args.out_token_stride, out) };
+        }
+        // SAFETY: all threads run all chunks. d complete for update; solve has left the triangles.
+        unsafe { sync_threads() };
+        // SAFETY: solve has left the triangles.
+        unsafe { part.stage_triangles(chunk + 1) };
+        commit();
+        // SAFETY: complete by the barrier. Project has left the state, and reads it after the next chunk's first barrier.
+        unsafe { part.update(token.total_decay, k) };
+    }
+    wait::<0>();
+    // SAFETY: shown above.
+    part.store_state(&unsafe { part.read_state() });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_and_every_row_has_one_thread_for_each_column_quad() {
+        let mut seen = [[[0; 4]; HEAD_DIM]; 2];
+        for thread in 0..3 * THREADS_PER_VALUE {
+            let role = Role::of(thread);
+            seen[0][role.token][role.column_quad] += 1;
+            seen[1][role.state_rows][role.state_columns] += 1;
+        }
+        assert!(seen.iter().flat_map(|side| &side[..32]).flatten().all(|&count| count == 3));
+    }
+
+    #[test]
+    fn value_heads_are_dealt_to_blocks_without_a_rest() {
+        for (values_per_key, expected) in [(1, 1), (2, 2), (3, 3), (4, 2), (5, 1), (6, 3), (8, 2)] {
+            assert_eq!(values_per_block(values_per_key), expected);
+        }
+    }
+}
