@@ -60,6 +60,26 @@ pub enum Error {
         /// What it found, with the kernel's line.
         fault: Box<cuda_std::emulator::Fault>,
     },
+    /// A switch in the environment that has no meaning.
+    #[error("{name}={value:?}: expected {expected}")]
+    Environment {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it can be.
+        expected: &'static str,
+    },
+    /// The chunked path's scratch is too small, or cannot be had while the stream is being captured.
+    #[error("scratch: {need} bytes needed, {have} given{}", if *capturing { "; the stream is being captured, so give a workspace" } else { "" })]
+    Scratch {
+        /// Bytes that the call needs.
+        need: usize,
+        /// Bytes that there are.
+        have: usize,
+        /// Whether nothing can be allocated since the stream is being captured.
+        capturing: bool,
+    },
     /// Everything of the CUDA backend.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
@@ -107,6 +127,50 @@ pub enum Reason {
     /// The loaded PTX file is for older devices and does not have it.
     #[error("not in the PTX that was loaded for this device")]
     NotLoaded,
+    /// The policy rules it out.
+    #[error("{kernel} is switched off")]
+    SwitchedOff {
+        /// The kernel.
+        kernel: &'static str,
+    },
+    /// Too few tokens to be worth it.
+    #[error("{tokens} tokens; from {min} on it is faster")]
+    FewTokens {
+        /// The problem's tokens.
+        tokens: usize,
+        /// The policy's threshold.
+        min: usize,
+    },
+    /// Its blocks would not all run at once.
+    #[error("{need} blocks, each of which walks every chunk, on {have} multiprocessors")]
+    FewMultiprocessors {
+        /// The card's multiprocessors.
+        have: u32,
+        /// The blocks.
+        need: u32,
+    },
+    /// A block needs more shared memory than the card gives.
+    #[error("{need} bytes of shared memory a block, the card gives {have}")]
+    SharedMemory {
+        /// The card's opt-in limit.
+        have: u32,
+        /// The kernel's need.
+        need: u32,
+    },
+    /// Not even one chunk fits in the scratch that the policy allows.
+    #[error("{need} bytes of scratch for one chunk, the policy allows {limit}")]
+    ScratchLimit {
+        /// Bytes for one chunk.
+        need: usize,
+        /// The policy's limit.
+        limit: usize,
+    },
+    /// Its scratch could not be allocated.
+    #[error("{need} bytes of scratch could not be allocated")]
+    ScratchAllocation {
+        /// Bytes that were asked for.
+        need: usize,
+    },
     /// It is compiled for other numbers of value heads per key head.
     #[error("{ratio} value heads per key head; it is compiled for 1 to {most}")]
     HeadRatio {

@@ -7,16 +7,16 @@
 //! ```
 
 mod call;
-mod chunked;
 pub mod compare;
 pub mod cpu;
 pub mod emulated;
-mod emulated_chunked;
 mod error;
 mod heads;
 pub mod inputs;
 mod kernel;
+mod policy;
 pub mod reference;
+mod segments;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -27,4 +27,5 @@ use libcuda_loader as _;
 pub use call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
 pub use error::{Error, Reason, Result};
 pub use heads::{HEAD_DIM, HeadMap, Heads};
-pub use kernel::Kernel;
+pub use kernel::{Kernel, Launch};
+pub use policy::{Card, PathChoice, Policy};

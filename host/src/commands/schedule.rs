@@ -181,8 +181,9 @@ mod tests {
         assert_eq!(tokens_of(&few, EMULATED), [600, 1000]);
         assert_eq!(few.heads.num_v_heads, 6);
         assert!(all.lengths.iter().all(|length| length.reference));
-        // Nothing is left out without a reason: two kernels without a GPU, the CPU at the long prompt, the emulator.
-        assert_eq!(all.skipped.iter().map(|skip| skip.tokens.len()).sum::<usize>(), 2 * 15 + 1 + 2 * 7);
+        // Nothing is left out without a reason: the kernels without a GPU, the CPU at the long prompt, the emulator.
+        let kernels = Kernel::ALL.len();
+        assert_eq!(all.skipped.iter().map(|skip| skip.tokens.len()).sum::<usize>(), kernels * 15 + 1 + kernels * 7);
     }
 
     #[test]
@@ -190,7 +191,8 @@ mod tests {
         let sections = schedule(&request(&[], &[]), &offers(true)).unwrap();
         let long = sections[0].lengths.last().unwrap();
         assert_eq!((long.tokens, long.reference), (LONG, false));
-        assert_eq!(long.paths, [ON_GPU, Path::Cuda(Kernel::RecurrentByColumn), Path::Cpu]);
+        let on_gpu = Kernel::ALL.map(Path::Cuda);
+        assert_eq!(long.paths, [&on_gpu[..], &[Path::Cpu]].concat());
     }
 
     #[test]

@@ -2,12 +2,13 @@
 use super::error::{CudaError, DriverError, LoadFailure};
 use super::ptx;
 use super::raw::{self, check};
+use super::scratch::DeviceScratch;
 use super::stream::Stream;
 use crate::error::{Error, Result};
+use crate::policy::Card;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use cuda_std::kernel::{Arguments, Entry};
 use cust::sys::{CUcontext, CUdevice, CUfunction, CUmodule};
-use kernels_gpu::kernels::recurrence::Args;
 use std::collections::HashMap;
 
 /// What a device is, as far as a choice of kernel depends on it.
@@ -52,6 +53,7 @@ pub(super) struct Device {
     module: CUmodule,
     functions: HashMap<&'static str, Function>,
     pub facts: DeviceFacts,
+    pub scratch: DeviceScratch,
     process: u32,
 }
 
@@ -63,6 +65,15 @@ struct Function(CUfunction);
 unsafe impl Send for Device {}
 // SAFETY: as above; the driver locks what it has to, and nothing here changes after `open`.
 unsafe impl Sync for Device {}
+
+impl DeviceFacts {
+    /// What a choice of path depends on.
+    #[must_use]
+    pub fn card(&self) -> Card {
+        let &Self { capability, multiprocessors, shared_bytes_optin, .. } = self;
+        Card { capability, multiprocessors, shared_bytes_optin }
+    }
+}
 
 impl Device {
     /// Retains the primary context of device `ordinal` and loads the kernels. The calling thread's current context stays
@@ -96,6 +107,7 @@ impl Device {
             module: core::ptr::null_mut(),
             functions: HashMap::new(),
             facts,
+            scratch: DeviceScratch::new(),
             process: std::process::id(),
         };
         opened.load(ptx)?;
@@ -133,7 +145,13 @@ impl Device {
     /// # Safety
     /// The contract of the kernel's `run`, for device memory of this context and until the stream has passed the launch;
     /// `stream` is alive and of this context.
-    pub unsafe fn launch(&self, entry: &Entry<Args>, grid: [u32; 2], args: &Args, stream: Stream) -> Result<()> {
+    pub unsafe fn launch<A: Arguments>(
+        &self,
+        entry: &Entry<A>,
+        grid: [u32; 2],
+        args: &A,
+        stream: Stream,
+    ) -> Result<()> {
         let _current = self.current()?;
         let function = self
             .functions
@@ -178,11 +196,12 @@ impl Drop for Device {
         if std::process::id() != self.process {
             return;
         }
-        if !self.module.is_null()
-            && let Ok(_current) = Current::set(self.context)
-        {
-            // SAFETY: loaded in `load`, unloaded once.
-            let _ = unsafe { raw::cuModuleUnload(self.module) };
+        if let Ok(_current) = Current::set(self.context) {
+            self.scratch.free();
+            if !self.module.is_null() {
+                // SAFETY: loaded in `load`, unloaded once.
+                let _ = unsafe { raw::cuModuleUnload(self.module) };
+            }
         }
         // SAFETY: retained once in `open`.
         let _ = unsafe { raw::cuDevicePrimaryCtxRelease(self.device) };

@@ -5,6 +5,7 @@ mod error;
 mod ptx;
 mod raw;
 mod resident;
+mod scratch;
 mod slices;
 mod stream;
 
@@ -12,62 +13,84 @@ pub use call::{Call, View};
 pub use device::{DeviceFacts, device_count};
 pub use error::{CudaError, DriverError, LoadFailure};
 pub use resident::Resident;
+pub use scratch::{Scratch, Workspace};
 pub use stream::Stream;
 
 use crate::error::{Error, Reason, Result};
-use crate::kernel::{self, Kernel};
+use crate::kernel::{self, Kernel, Launch, Pointers, Problem};
+use crate::policy::{PathChoice, Policy};
+use crate::segments;
+use cuda_std::GlobalMut;
 use device::Device;
+use scratch::Memory;
 use std::sync::Arc;
 
-/// One device: its primary context (the one that cudarc, candle and the runtime API use) and the loaded kernels. Clones
-/// share everything; any thread may use it; no call changes the calling thread's current context.
+/// One device: its primary context (the one that cudarc, candle and the runtime API use), the loaded kernels and the scratch,
+/// under a policy. Clones share all of it; any thread may use it; no call changes the calling thread's current context.
 #[derive(Clone, Debug)]
-pub struct Gdn(Arc<Device>);
-
-/// What a call ran, and why that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Launch {
-    /// The kernel.
-    pub kernel: Kernel,
-    /// Why it, or why not the one before it.
-    pub reason: Reason,
+pub struct Gdn {
+    device: Arc<Device>,
+    policy: Policy,
 }
 
 impl Gdn {
-    /// Retains the primary context of device `ordinal` and loads every kernel: later calls load and allocate nothing.
+    /// Retains the primary context of device `ordinal` and loads every kernel, so that later calls load nothing, under
+    /// [`Policy::default`].
     ///
     /// # Errors
     /// [`Error::Cuda`]: no driver, no such device, a device below compute capability 7.5, PTX that the driver refuses.
     pub fn new(ordinal: usize) -> Result<Self> {
-        Ok(Self(Arc::new(Device::open(ordinal)?)))
+        Ok(Self { device: Arc::new(Device::open(ordinal)?), policy: Policy::default() })
+    }
+
+    /// The same kernels and scratch under another policy.
+    #[must_use]
+    pub fn with_policy(&self, policy: Policy) -> Self {
+        Self { device: Arc::clone(&self.device), policy }
     }
 
     /// What the device is.
     #[must_use]
     pub fn facts(&self) -> &DeviceFacts {
-        &self.0.facts
+        &self.device.facts
     }
 
-    /// Which kernel [`Gdn::run`] would take for `call`, on the host alone.
+    /// What [`Gdn::run`] would run for `call`, on the host alone.
     ///
     /// # Errors
     /// Every error of [`Call::validate`]; [`Error::Refused`] where no kernel can run.
     pub fn plan(&self, call: &Call) -> Result<Launch> {
-        self.plan_with(call, None)
-    }
-
-    fn plan_with(&self, call: &Call, forced: Option<Kernel>) -> Result<Launch> {
         call.validate()?;
-        let (kernel, reason) = kernel::choose(self.0.facts.capability, &call.problem(), &call.pointers(), forced)?;
-        Ok(Launch { kernel, reason })
+        kernel::choose(&self.facts().card(), &call.problem(), &call.pointers(), &self.policy)
     }
 
-    /// Enqueues the recurrence on `stream` and returns at once. Without tokens and with one state for both nothing is
-    /// launched.
+    /// Allocates the device's scratch for `call` now, so that a later call of that size allocates nothing; gives the bytes
+    /// that are held.
     ///
     /// # Errors
-    /// As [`Gdn::plan`]; [`Error::Cuda`] where the launch fails. Nothing is enqueued then.
+    /// As [`Gdn::plan`]; [`Error::Refused`] with [`Reason::ScratchAllocation`].
+    pub fn reserve(&self, call: &Call) -> Result<usize> {
+        let bytes = self.plan(call)?.scratch_bytes;
+        let _current = self.device.current()?;
+        self.device.scratch.reserve(bytes)
+    }
+
+    /// Device memory for [`Scratch::Workspace`], for calls of `call`'s size.
+    ///
+    /// # Errors
+    /// As [`Gdn::plan`]; [`Error::Cuda`] where there is not so much.
+    pub fn workspace(&self, call: &Call) -> Result<Workspace> {
+        let bytes = self.plan(call)?.scratch_bytes;
+        let _current = self.device.current()?;
+        let memory = Memory::allocate(bytes).map_err(CudaError::from)?;
+        Ok(Workspace { memory, device: Arc::clone(&self.device) })
+    }
+
+    /// Enqueues the recurrence on `stream` and returns at once. Only a call that needs more scratch than the device holds
+    /// allocates or waits.
+    ///
+    /// # Errors
+    /// As [`Gdn::plan`]; [`Error::Cuda`] where a launch fails.
     ///
     /// # Safety
     /// Every pointer is device memory of this context that holds what its shape and strides describe, until the stream
@@ -75,7 +98,7 @@ impl Gdn {
     /// but the final state may be the initial one.
     pub unsafe fn run(&self, call: &Call, stream: Stream) -> Result<Launch> {
         // SAFETY: by the caller.
-        unsafe { self.run_with(call, None, stream) }
+        unsafe { self.run_in(call, Scratch::Device, stream) }
     }
 
     /// [`Gdn::run`] by the kernel that is asked for.
@@ -86,18 +109,95 @@ impl Gdn {
     /// # Safety
     /// As [`Gdn::run`].
     pub unsafe fn run_by(&self, call: &Call, kernel: Kernel, stream: Stream) -> Result<Launch> {
+        let forced = self.forced(Some(kernel));
         // SAFETY: by the caller.
-        unsafe { self.run_with(call, Some(kernel), stream) }
+        unsafe { forced.run(call, stream) }
     }
 
-    unsafe fn run_with(&self, call: &Call, forced: Option<Kernel>, stream: Stream) -> Result<Launch> {
-        let launch = self.plan_with(call, forced)?;
-        let args = kernel::recurrent_args(&call.problem(), &call.pointers());
-        let heads = &call.heads;
-        // SAFETY: types: the entry takes `Args`. Lengths: `validate` has checked shapes and strides, the caller vouches
-        // for the memory. Lifetime: the caller's, until the stream has passed the launch.
-        unsafe { self.0.launch(launch.kernel.entry(heads), launch.kernel.grid(heads), &args, stream)? };
-        Ok(launch)
+    /// This device by `kernel` alone.
+    fn forced(&self, kernel: Option<Kernel>) -> Self {
+        match kernel {
+            Some(kernel) => self.with_policy(Policy { path: PathChoice::Forced(kernel), ..self.policy.clone() }),
+            None => self.clone(),
+        }
+    }
+
+    /// [`Gdn::run`] with the caller's scratch.
+    ///
+    /// # Errors
+    /// As [`Gdn::run`]; [`Error::Scratch`] where the scratch given is too small, [`Error::Misaligned`] where it is not on 16
+    /// bytes.
+    ///
+    /// # Safety
+    /// As [`Gdn::run`]; borrowed scratch is device memory of this context that nothing else uses until the stream has passed
+    /// the call.
+    pub unsafe fn run_in(&self, call: &Call, scratch: Scratch<'_>, stream: Stream) -> Result<Launch> {
+        let launch = self.plan(call)?;
+        let _current = self.device.current()?;
+        // SAFETY: by the caller.
+        let done = unsafe { self.enqueue(call, &launch, scratch, stream) };
+        match done {
+            // Memory is short: what can run without scratch still runs, unless the policy has no such path.
+            Err(Error::Refused { reason: reason @ Reason::ScratchAllocation { .. }, .. })
+                if self.policy.path == PathChoice::Auto =>
+            {
+                let recurrent = self.with_policy(Policy { path: PathChoice::Recurrent, ..self.policy.clone() });
+                // SAFETY: by the caller.
+                let launch = unsafe { recurrent.run_in(call, Scratch::Device, stream)? };
+                Ok(Launch { reason, ..launch })
+            }
+            done => done.map(|()| launch),
+        }
+    }
+
+    /// # Safety
+    /// As [`Gdn::run_in`]; the context is current.
+    unsafe fn enqueue(&self, call: &Call, launch: &Launch, scratch: Scratch<'_>, stream: Stream) -> Result<()> {
+        let (problem, pointers) = (call.problem(), call.pointers());
+        if let Some(recurrent) = kernel::recurrent_launch(launch.kernel, &problem, &pointers) {
+            // SAFETY: types: the entry takes these arguments. Lengths: `validate` has checked shapes and strides, the
+            // caller vouches for the memory. Lifetime: the caller's, until the stream has passed the launch.
+            return unsafe { self.device.launch(recurrent.entry, recurrent.grid, &recurrent.args, stream) };
+        }
+        let need = launch.scratch_bytes;
+        match scratch {
+            Scratch::Device => {
+                let taken = self.device.scratch.take(need, stream)?;
+                // SAFETY: as above; the scratch is `need` bytes and this stream's until it is released.
+                let done = unsafe { self.enqueue_chunked(&problem, &pointers, taken.pointer, stream) };
+                // Whatever was enqueued uses the scratch, so it is marked also where a later launch failed.
+                taken.release()?;
+                done
+            }
+            Scratch::Borrowed { pointer, bytes } => {
+                require_scratch(pointer, bytes, need)?;
+                // SAFETY: as above; the caller vouches for the scratch.
+                unsafe { self.enqueue_chunked(&problem, &pointers, pointer, stream) }
+            }
+            Scratch::Workspace(workspace) => {
+                require_scratch(workspace.memory.pointer, workspace.memory.bytes, need)?;
+                // SAFETY: as above; the workspace is the caller's alone.
+                unsafe { self.enqueue_chunked(&problem, &pointers, workspace.memory.pointer, stream) }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Gdn::run_in`]; `scratch` is as many bytes as the plan says.
+    unsafe fn enqueue_chunked(
+        &self,
+        problem: &Problem,
+        pointers: &Pointers,
+        scratch: u64,
+        stream: Stream,
+    ) -> Result<()> {
+        let segments = kernel::cut(problem, pointers, self.policy.max_scratch_bytes)
+            .map_err(|reason| Error::Refused { kernel: Kernel::Chunked.name(), reason })?;
+        for launch in segments::launches(problem, pointers, segments, GlobalMut::new(scratch as *mut f32)) {
+            // SAFETY: types: the entry takes these arguments. Lengths and lifetime: by the caller.
+            unsafe { self.device.launch(launch.entry, launch.grid, &launch.args, stream)? };
+        }
+        Ok(())
     }
 
     /// Waits until `stream` has passed everything enqueued so far.
@@ -105,6 +205,17 @@ impl Gdn {
     /// # Errors
     /// [`Error::Cuda`] with whatever failed on the way.
     pub fn synchronize(&self, stream: Stream) -> Result<()> {
-        self.0.synchronize(stream).map_err(Error::from)
+        self.device.synchronize(stream).map_err(Error::from)
     }
+}
+
+/// That borrowed scratch is large enough and on 16 bytes.
+fn require_scratch(pointer: u64, have: usize, need: usize) -> Result<()> {
+    if have < need {
+        return Err(Error::Scratch { need, have, capturing: false });
+    }
+    if !pointer.is_multiple_of(16) {
+        return Err(Error::Misaligned { argument: "scratch", address: pointer, required: 16 });
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@
 //! same library, so these are the same functions.
 use super::error::DriverError;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use cust::sys::{CUcontext, CUdevice, CUfunction, CUmodule, CUstream};
+use cust::sys::{CUcontext, CUdevice, CUevent, CUfunction, CUmodule, CUstream};
 
 /// What the driver calls return.
 pub type Code = c_int;
@@ -36,6 +36,17 @@ unsafe extern "C" {
     pub fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) -> Code;
     pub fn cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int) -> Code;
     pub fn cuStreamSynchronize(stream: CUstream) -> Code;
+    pub fn cuStreamIsCapturing(stream: CUstream, status: *mut c_int) -> Code;
+    pub fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> Code;
+    pub fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Code;
+    pub fn cuEventRecord(event: CUevent, stream: CUstream) -> Code;
+    pub fn cuEventSynchronize(event: CUevent) -> Code;
+    #[link_name = "cuEventDestroy_v2"]
+    pub fn cuEventDestroy(event: CUevent) -> Code;
+    #[link_name = "cuMemAlloc_v2"]
+    pub fn cuMemAlloc(pointer: *mut u64, bytes: usize) -> Code;
+    #[link_name = "cuMemFree_v2"]
+    pub fn cuMemFree(pointer: u64) -> Code;
     #[allow(clippy::too_many_arguments)]
     pub fn cuLaunchKernel(
         function: CUfunction,
@@ -59,6 +70,10 @@ pub const ATTRIBUTE_CAPABILITY_MINOR: c_int = 76;
 pub const ATTRIBUTE_SHARED_BYTES_OPTIN: c_int = 97;
 /// `CUfunction_attribute`: dynamic shared memory above 48 KB has to be asked for.
 pub const FUNCTION_MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
+/// `CUevent_flags`: an event that only orders work costs less.
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+/// `CUresult`.
+pub const OUT_OF_MEMORY: Code = 2;
 /// `CUjit_option`.
 pub const JIT_ERROR_LOG_BUFFER: c_uint = 5;
 pub const JIT_ERROR_LOG_BUFFER_BYTES: c_uint = 6;

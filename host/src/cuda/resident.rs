@@ -1,12 +1,12 @@
 //! Inputs that stay on the device, for measurements: one call at a time, between two events and on a cold cache.
 use super::call::{Call, View};
 use super::error::{CudaError, DriverError};
-use super::{Gdn, Launch, Stream};
+use super::{Gdn, Stream};
 use crate::call::Strides;
 use crate::error::Result;
 use crate::heads::Heads;
 use crate::inputs::Inputs;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Launch};
 use cust::context::CurrentContext;
 use cust::device::DeviceAttribute;
 use cust::event::{Event, EventFlags};
@@ -54,7 +54,7 @@ impl Gdn {
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda): mostly memory that is not there.
     pub fn resident(&self, inputs: &Inputs) -> Result<Resident> {
-        let _current = self.0.current()?;
+        let _current = self.device.current()?;
         let held = Held::new(inputs).map_err(CudaError::from)?;
         // Copies of few bytes return before they have arrived, and `held.stream` does not wait for them by itself.
         self.synchronize(Stream::LEGACY)?;
@@ -71,7 +71,7 @@ impl Resident {
     /// # Panics
     /// If `tokens` is above what the inputs hold.
     pub fn time(&mut self, kernel: Kernel, tokens: usize) -> Result<f64> {
-        let _current = self.gdn.0.current()?;
+        let _current = self.gdn.device.current()?;
         let held = self.held.as_mut().expect("held until it is dropped");
         let driver = |error| CudaError::from(DriverError::from(error));
         // SAFETY: types: any bits are u32s. Lengths: the buffer's own. Lifetime: the stream is synchronised below, and
@@ -94,7 +94,7 @@ impl Resident {
     /// # Panics
     /// If `tokens` is above what the inputs hold, or `out` or `state` have another length.
     pub fn results(&mut self, kernel: Kernel, tokens: usize, out: &mut [f32], state: &mut [f32]) -> Result<Launch> {
-        let _current = self.gdn.0.current()?;
+        let _current = self.gdn.device.current()?;
         let held = self.held.as_mut().expect("held until it is dropped");
         let driver = |error| CudaError::from(DriverError::from(error));
         for buffer in [&mut held.out, &mut held.final_state] {
@@ -163,7 +163,7 @@ impl Held {
 impl Drop for Resident {
     fn drop(&mut self) {
         // Without its context nothing can be freed, and then there is nobody left to want the memory.
-        let Ok(_current) = self.gdn.0.current() else {
+        let Ok(_current) = self.gdn.device.current() else {
             core::mem::forget(self.held.take());
             return;
         };

@@ -1,11 +1,10 @@
 //! A call over slices, carried out on the device: for tests, for the command line, for a first try in an engine.
 use super::call::{Call as DeviceCall, View as DeviceView};
-use super::device::Device;
 use super::error::{CudaError, DriverError};
-use super::{Gdn, Launch, Stream};
+use super::{Gdn, Stream};
 use crate::call::{Call, Gates, View};
 use crate::error::Result;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Launch};
 use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::stream::StreamFlags;
 
@@ -18,8 +17,8 @@ impl Gdn {
     /// As [`Gdn::run`], and whatever the copies say. `out` and the state are unchanged then.
     pub fn run_on_slices(&self, mut call: Call<'_>, kernel: Option<Kernel>) -> Result<Launch> {
         call.validate()?;
-        let _current = self.0.current()?;
-        run_on_slices(self, &self.0, &mut call, kernel)
+        let _current = self.device.current()?;
+        run_on_slices(&self.forced(kernel), &mut call)
     }
 }
 
@@ -27,7 +26,7 @@ fn upload(slice: &[f32]) -> Result<DeviceBuffer<f32>, CudaError> {
     Ok(DeviceBuffer::from_slice(slice).map_err(DriverError::from)?)
 }
 
-fn run_on_slices(gdn: &Gdn, device: &Device, call: &mut Call<'_>, kernel: Option<Kernel>) -> Result<Launch> {
+fn run_on_slices(gdn: &Gdn, call: &mut Call<'_>) -> Result<Launch> {
     let Gates::Log { g, beta } = call.gates;
     let buffers = [call.q, call.k, call.v, g, beta].map(|view| upload(view.data).map(|buffer| (buffer, view)));
     let [q, k, v, g, beta] = buffers;
@@ -55,8 +54,8 @@ fn run_on_slices(gdn: &Gdn, device: &Device, call: &mut Call<'_>, kernel: Option
     let stream = Stream::from(&owned);
     // SAFETY: types: f32 buffers. Lengths: `validate` has checked each slice against its strides, and each buffer is as
     // long as its slice. Lifetime: the stream is synchronised before the buffers go.
-    let launch = unsafe { gdn.run_with(&on_device, kernel, stream)? };
-    device.synchronize(stream)?;
+    let launch = unsafe { gdn.run(&on_device, stream)? };
+    gdn.synchronize(stream)?;
 
     let mut final_state = state.as_ref().map(|(buffer, _)| vec![0.0; buffer.len()]);
     if let (Some(host), Some((buffer, _))) = (&mut final_state, &state) {

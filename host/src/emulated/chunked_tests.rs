@@ -1,11 +1,20 @@
 //! The chunked form against the definition in float64, and its promises.
-use super::{run_chunked, run_in_super_blocks};
+use super::{run, run_with};
 use crate::call::{Call, Gates, State, StateLayout, Strides, View, ViewMut};
 use crate::compare::{Tensor, compare};
 use crate::heads::{HEAD_DIM, HeadMap, Heads};
 use crate::inputs::{Family, Inputs};
 use crate::reference::reference_f64;
-use crate::{Error, Reason};
+use crate::{Error, Kernel, PathChoice, Policy, Reason, Result};
+use kernels_gpu::kernels::chunk::scratch_len;
+
+/// By the chunked kernels, with scratch for no more than `segment` tokens and a state in between.
+fn run_in_segments(call: Call<'_>, order: u64, segment: usize) -> Result<()> {
+    let heads = call.heads;
+    let carried = if call.state.is_none() { heads.num_v_heads * HEAD_DIM * HEAD_DIM } else { 0 };
+    let max_scratch_bytes = 4 * (scratch_len(segment, heads.num_v_heads) + carried);
+    run_with(call, &Policy { max_scratch_bytes, ..Policy::with_path(PathChoice::Forced(Kernel::Chunked)) }, order)
+}
 
 /// Memory on 16 bytes, since vectors move through it.
 struct Aligned {
@@ -59,11 +68,11 @@ fn run_part(inputs: &Inputs, from: usize, to: usize, state: &[f32], order: u64, 
     )
     .scale(inputs.scale)
     .state(State { data: &mut state, layout: StateLayout::key_major(&heads) });
-    run_in_super_blocks(call, order, super_block).unwrap();
+    run_in_segments(call, order, super_block).unwrap();
     Output { out: out.get().to_vec(), state }
 }
 
-fn run(inputs: &Inputs) -> Output {
+fn run_whole(inputs: &Inputs) -> Output {
     run_part(inputs, 0, inputs.tokens, &inputs.state, 0, 2048)
 }
 
@@ -79,7 +88,7 @@ fn error(inputs: &Inputs, output: &Output) -> f64 {
 
 #[track_caller]
 fn assert_error(what: &str, inputs: &Inputs, limit: f64) {
-    let error = error(inputs, &run(inputs));
+    let error = error(inputs, &run_whole(inputs));
     println!("{what}: {error:.1e}");
     assert!(error <= limit, "{what}: {error:.1e} is above {limit:.1e}");
 }
@@ -110,7 +119,7 @@ fn every_ratio_and_map() {
 #[test]
 fn super_blocks_change_no_bit() {
     let inputs = Inputs::seeded(heads(2, HeadMap::Tiled), 130, Family::Base, 11);
-    let whole = run(&inputs);
+    let whole = run_whole(&inputs);
     for super_block in [32, 64, 128] {
         assert_eq!(run_part(&inputs, 0, 130, &inputs.state, 0, super_block), whole, "{super_block}");
     }
@@ -119,7 +128,7 @@ fn super_blocks_change_no_bit() {
 #[test]
 fn calls_split_between_chunks_change_no_bit() {
     let inputs = Inputs::seeded(heads(1, HeadMap::Grouped), 100, Family::Reset, 11);
-    let whole = run(&inputs);
+    let whole = run_whole(&inputs);
     for split in [32, 64, 96] {
         let first = run_part(&inputs, 0, split, &inputs.state, 0, 2048);
         let second = run_part(&inputs, split, 100, &first.state, 0, 2048);
@@ -186,13 +195,13 @@ fn one_low_gate() {
         for token in [5, 70] {
             inputs.g[token * 2..][..2].fill(gate);
         }
-        let output = run(&inputs);
+        let output = run_whole(&inputs);
         let error = error(&inputs, &output);
         println!("one gate of {gate}: {error:.1e}");
         assert!(error <= 1e-5, "{gate}: {error:.1e}");
         if gate <= -104.0 {
             let other = Inputs { state: vec![3.0; inputs.state.len()], ..inputs.clone() };
-            let other = run(&other);
+            let other = run_whole(&other);
             assert_eq!(output.state, other.state, "{gate}");
             assert_eq!(output.out[5 * 2 * HEAD_DIM..], other.out[5 * 2 * HEAD_DIM..], "{gate}");
         }
@@ -232,9 +241,9 @@ fn decay_at_the_end_of_a_chunk() {
 fn without_strength_values_do_not_matter() {
     let mut inputs = Inputs::seeded(heads(1, HeadMap::Grouped), 40, Family::Base, 8);
     inputs.beta.fill(0.0);
-    let output = run(&inputs);
+    let output = run_whole(&inputs);
     let other = Inputs { v: vec![5.0; inputs.v.len()], ..inputs.clone() };
-    assert_eq!(run(&other), output);
+    assert_eq!(run_whole(&other), output);
     assert!(error(&inputs, &output) <= 1e-5);
 }
 
@@ -243,7 +252,7 @@ fn without_strength_values_do_not_matter() {
 fn a_state_of_zeros_that_is_dropped() {
     let mut inputs = Inputs::seeded(heads(1, HeadMap::Grouped), 70, Family::Base, 8);
     inputs.state.fill(0.0);
-    let expected = run(&inputs).out;
+    let expected = run_whole(&inputs).out;
     let heads = inputs.heads;
     let (keys, scalars) = (Strides::dense(2, HEAD_DIM), Strides::dense(2, 1));
     let (q, k, v) = (Aligned::new(&inputs.q), Aligned::new(&inputs.k), Aligned::new(&inputs.v));
@@ -252,7 +261,7 @@ fn a_state_of_zeros_that_is_dropped() {
         let gates = Gates::Log { g: View::new(&inputs.g, scalars), beta: View::new(&inputs.beta, scalars) };
         let [q, k, v] = [&q, &k, &v].map(|data| View::new(data.get(), keys));
         let call = Call::new(heads, 70, q, k, v, gates, ViewMut::new(out.get_mut(), keys));
-        run_in_super_blocks(call, 0, super_block).unwrap();
+        run_in_segments(call, 0, super_block).unwrap();
         assert_eq!(out.get(), expected, "{super_block}");
     }
 }
@@ -266,6 +275,9 @@ fn rows_off_16_bytes_are_refused() {
     let gates = Gates::Log { g: View::new(&inputs.g, scalars), beta: View::new(&inputs.beta, scalars) };
     let [q, k, v] = [&q, &k, &v].map(|data| View::new(data.get(), keys));
     let call = Call::new(inputs.heads, 2, q, k, v, gates, ViewMut::new(&mut out.get_mut()[1..], keys));
-    let refused = run_chunked(call, 0);
-    assert!(matches!(refused, Err(Error::Refused { reason: Reason::Unaligned { argument: "out" }, .. })), "{refused:?}");
+    let refused = run(call, Kernel::Chunked, 0);
+    assert!(
+        matches!(refused, Err(Error::Refused { reason: Reason::Unaligned { argument: "out" }, .. })),
+        "{refused:?}"
+    );
 }

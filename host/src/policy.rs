@@ -1,0 +1,144 @@
+//! How a path is chosen: what a card is, what a caller wants, and the engine's switches.
+#![forbid(unsafe_code)]
+use crate::error::{Error, Result};
+use crate::kernel::Kernel;
+
+/// What a card is, as far as a choice depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Compute capability, times ten.
+    pub capability: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// The most shared memory that a block can ask for, in bytes.
+    pub shared_bytes_optin: u32,
+}
+
+/// Which path is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PathChoice {
+    /// The fastest that can run; the reason against the faster ones is in the launch.
+    #[default]
+    Auto,
+    /// Token by token, by whichever kernel can run: the same bits on every card.
+    Recurrent,
+    /// This one, or an error.
+    Forced(Kernel),
+}
+
+/// How to choose. The default is [`PathChoice::Auto`] with the thresholds that were measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Policy {
+    /// Which path.
+    pub path: PathChoice,
+    /// The fewest tokens that the chunked path is chosen for.
+    pub min_chunked_tokens: usize,
+    /// Whether the chunked path is chosen only where all its blocks run at once. Each walks every chunk, so a second wave
+    /// doubles the time.
+    pub one_wave: bool,
+    /// Whether the kernel by key head may be chosen.
+    pub by_key_head: bool,
+    /// The most scratch that the chunked path takes, in bytes; longer prompts go through it in turns.
+    pub max_scratch_bytes: usize,
+    /// Pass for this compute capability, times ten, in every choice.
+    pub emulate_capability: Option<u32>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            path: PathChoice::Auto,
+            min_chunked_tokens: 128,
+            one_wave: true,
+            by_key_head: true,
+            max_scratch_bytes: usize::MAX,
+            emulate_capability: None,
+        }
+    }
+}
+
+impl Policy {
+    /// The default policy with `path`.
+    #[must_use]
+    pub fn with_path(path: PathChoice) -> Self {
+        Self { path, ..Self::default() }
+    }
+
+    /// The engine's switches: `STRATA_GDN_CHUNKED` (unset or 0: token by token, bit for bit; 1: the chunked path where it is
+    /// the faster one; 2: also on cards that do not run all its blocks at once), `STRATA_GDN_KEYHEAD` (0: the kernel by
+    /// column), `STRATA_EMULATE_CC` (pass for that compute capability, times ten).
+    ///
+    /// # Errors
+    /// [`Error::Environment`] for any other value, naming the variable.
+    pub fn from_env() -> Result<Self> {
+        Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    fn from_variables(variable: impl Fn(&'static str) -> Option<String>) -> Result<Self> {
+        let invalid = |name, value, expected| Error::Environment { name, value, expected };
+        let mut policy = Self::default();
+        let name = "STRATA_GDN_CHUNKED";
+        (policy.path, policy.one_wave) = match variable(name).as_deref() {
+            None | Some("" | "0") => (PathChoice::Recurrent, true),
+            Some("1") => (PathChoice::Auto, true),
+            Some("2") => (PathChoice::Auto, false),
+            Some(value) => return Err(invalid(name, value.to_owned(), "0, 1 or 2")),
+        };
+        let name = "STRATA_GDN_KEYHEAD";
+        policy.by_key_head = match variable(name).as_deref() {
+            None | Some("" | "1") => true,
+            Some("0") => false,
+            Some(value) => return Err(invalid(name, value.to_owned(), "0 or 1")),
+        };
+        let name = "STRATA_EMULATE_CC";
+        policy.emulate_capability = match variable(name).filter(|value| !value.is_empty()) {
+            None => None,
+            Some(value) => match value.parse() {
+                Ok(capability @ 10..1000) => Some(capability),
+                _ => return Err(invalid(name, value, "a compute capability times ten, such as 89")),
+            },
+        };
+        Ok(policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> Result<Policy> {
+        Policy::from_variables(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn unset_switches_mean_token_by_token() {
+        for pairs in [&[][..], &[("STRATA_GDN_CHUNKED", "0")], &[("STRATA_GDN_CHUNKED", "")]] {
+            assert_eq!(of(pairs).unwrap(), Policy::with_path(PathChoice::Recurrent));
+        }
+    }
+
+    #[test]
+    fn switches() {
+        assert_eq!(of(&[("STRATA_GDN_CHUNKED", "1")]).unwrap(), Policy::default());
+        let two = of(&[("STRATA_GDN_CHUNKED", "2")]).unwrap();
+        assert_eq!((two.path, two.one_wave), (PathChoice::Auto, false));
+        assert!(!of(&[("STRATA_GDN_KEYHEAD", "0")]).unwrap().by_key_head);
+        assert_eq!(of(&[("STRATA_EMULATE_CC", "75")]).unwrap().emulate_capability, Some(75));
+    }
+
+    #[test]
+    fn other_values_name_the_variable() {
+        for (name, value) in [
+            ("STRATA_GDN_CHUNKED", "yes"),
+            ("STRATA_GDN_CHUNKED", "3"),
+            ("STRATA_GDN_KEYHEAD", "2"),
+            ("STRATA_EMULATE_CC", "8.9"),
+            ("STRATA_EMULATE_CC", "-1"),
+        ] {
+            let text = of(&[(name, value)]).unwrap_err().to_string();
+            assert!(text.contains(name) && text.contains(value), "{text}");
+        }
+    }
+}
