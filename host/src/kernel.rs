@@ -112,6 +112,10 @@ impl Kernel {
 
 /// That every row that `kernel` moves by 16 bytes starts on 16 bytes.
 fn require_vectors(kernel: Kernel, problem: &Problem, pointers: &Pointers) -> Result<(), Reason> {
+    if problem.tokens == 0 {
+        // No row is copied, and an empty tensor may be anywhere.
+        return Ok(());
+    }
     let rows = [
         ("q", pointers.q.as_ptr(), problem.q),
         ("k", pointers.k.as_ptr(), problem.k),
@@ -219,6 +223,28 @@ impl Problem {
             beta: beta.strides,
             out: call.out.strides,
             state: call.state.as_ref().map_or(StateLayout::key_major(&call.heads), |state| state.layout),
+        }
+        .without_idle_strides()
+    }
+
+    /// The same problem with strides of 0 along axes of one element or none. They lead nowhere, so that a caller may have
+    /// left any number in them, and no kernel has to compute with it.
+    pub fn without_idle_strides(self) -> Self {
+        let used = |stride: usize, count: usize| if count > 1 { stride } else { 0 };
+        let rows = |strides: Strides, heads: usize| Strides {
+            token: used(strides.token, self.tokens),
+            head: used(strides.head, heads),
+        };
+        let Heads { num_k_heads, num_v_heads, .. } = self.heads;
+        Self {
+            q: rows(self.q, num_k_heads),
+            k: rows(self.k, num_k_heads),
+            v: rows(self.v, num_v_heads),
+            g: rows(self.g, num_v_heads),
+            beta: rows(self.beta, num_v_heads),
+            out: rows(self.out, num_v_heads),
+            state: StateLayout { head: used(self.state.head, num_v_heads), row: self.state.row },
+            ..self
         }
     }
 }

@@ -125,6 +125,7 @@ impl Call {
             out: self.out.strides,
             state: self.layout,
         }
+        .without_idle_strides()
     }
 
     pub(super) fn pointers(&self) -> Pointers {
