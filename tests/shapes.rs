@@ -1,5 +1,8 @@
 //! The shapes that are always there.
 #![forbid(unsafe_code)]
+use std::ops::Range;
+
+use host::inputs::Inputs;
 use host::{HeadMap, Heads};
 
 /// Key and value heads: one to five value heads for each key head.
@@ -21,4 +24,23 @@ pub fn heads(num_k_heads: usize, num_v_heads: usize, map: HeadMap) -> Heads {
 pub fn every_heads() -> impl Iterator<Item = Heads> {
     let both = [HeadMap::Grouped, HeadMap::Tiled];
     HEADS.into_iter().flat_map(move |(keys, values)| both.map(|map| heads(keys, values, map)))
+}
+
+/// Some of the tokens of `inputs`, from the state `state`.
+#[must_use]
+pub fn tokens_of(inputs: &Inputs, tokens: Range<usize>, state: &[f32]) -> Inputs {
+    let part = |tensor: &[f32]| {
+        let row = tensor.len() / inputs.tokens.max(1);
+        tensor[tokens.start * row..tokens.end * row].to_vec()
+    };
+    Inputs {
+        tokens: tokens.len(),
+        q: part(&inputs.q),
+        k: part(&inputs.k),
+        v: part(&inputs.v),
+        g: part(&inputs.g),
+        beta: part(&inputs.beta),
+        state: state.to_vec(),
+        ..*inputs
+    }
 }
