@@ -23,6 +23,7 @@ const LEAST_SCRUB: usize = 128 << 20;
 #[derive(Debug)]
 pub struct Resident {
     gdn: Gdn,
+    bus_address: String,
     /// None only while it is being dropped.
     held: Option<Held>,
 }
@@ -55,14 +56,29 @@ impl Gdn {
     /// [`Error::Cuda`](crate::Error::Cuda): mostly memory that is not there.
     pub fn resident(&self, inputs: &Inputs) -> Result<Resident> {
         let _current = self.device.current()?;
+        let bus_address = bus_address().map_err(CudaError::from)?;
         let held = Held::new(inputs).map_err(CudaError::from)?;
         // Copies of few bytes return before they have arrived, and `held.stream` does not wait for them by itself.
         self.synchronize(Stream::LEGACY)?;
-        Ok(Resident { gdn: self.clone(), held: Some(held) })
+        Ok(Resident { gdn: self.clone(), bus_address, held: Some(held) })
     }
 }
 
+/// As other tools name the current device: domain, bus, device and function, in hexadecimal.
+fn bus_address() -> Result<String, DriverError> {
+    let device = CurrentContext::get_device()?;
+    let [domain, bus, slot] = [DeviceAttribute::PciDomainId, DeviceAttribute::PciBusId, DeviceAttribute::PciDeviceId]
+        .map(|attribute| device.get_attribute(attribute));
+    Ok(format!("{:08x}:{:02x}:{:02x}.0", domain?, bus?, slot?))
+}
+
 impl Resident {
+    /// Where the device is on the bus: the name that `nvidia-smi -i` takes.
+    #[must_use]
+    pub fn bus_address(&self) -> &str {
+        &self.bus_address
+    }
+
     /// Microseconds on the device that `kernel` takes for the first `tokens` tokens, on a cache that holds none of them.
     ///
     /// # Errors

@@ -75,6 +75,14 @@ impl<'a> Bed<'a> {
         }
     }
 
+    /// Where the GPU is on the bus; None for the CPU.
+    pub fn address(&self) -> Option<String> {
+        #[cfg(feature = "cuda")]
+        return self.resident.as_ref().map(|resident| resident.bus_address().to_owned());
+        #[cfg(not(feature = "cuda"))]
+        None
+    }
+
     #[cfg(feature = "cuda")]
     fn resident(&mut self) -> &mut host::cuda::Resident {
         self.resident.as_mut().expect("made with the bed of the backend cuda")

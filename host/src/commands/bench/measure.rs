@@ -10,6 +10,7 @@ use super::super::report::Skip;
 use super::super::runs::Output;
 use super::agreement::{Agreement, REFERENCE_TOKENS};
 use super::bed::Bed;
+use super::circumstances::{Clocks, clocks};
 use super::report::Row;
 use super::statistics::{Sample, Statistics, order};
 use crate::cli::Backend;
@@ -18,7 +19,7 @@ use host::reference::{Prefixes, reference_f64_at};
 use host::{Error, Heads, Kernel};
 
 /// The family of inputs that speeds are measured on.
-const FAMILY: Family = Family::Bench;
+pub const FAMILY: Family = Family::Bench;
 
 /// Rounds before the first sample: until both have been reached, or the last time is up.
 const WARM_UP_ROUNDS: usize = 3;
@@ -47,6 +48,8 @@ pub struct Request {
 pub struct Found {
     pub rows: Vec<Row>,
     pub skipped: Vec<Skip>,
+    /// Of the GPU, if it was measured.
+    pub clocks: Option<Clocks>,
 }
 
 impl Request {
@@ -90,6 +93,10 @@ pub fn measure(request: &Request, machine: &Machine, progress: &ProgressBar) -> 
         for &tokens in &request.tokens {
             bench.length(&paths, tokens, &mut found).with_context(|| format!("{tokens} tokens"))?;
             progress.inc(1);
+        }
+        let last = found.rows.iter().rfind(|row| row.time.is_some() && row.path.backend() == backend);
+        if let (Some(address), Some(row)) = (bench.bed.address(), last) {
+            found.clocks = clocks(&address, || bench.bed.sample(row.path, row.tokens).map(drop))?;
         }
     }
     Ok(found)

@@ -7,11 +7,16 @@
 //!     agreement   parity before the clock
 //!     statistics  median and spread, and the order of a round
 //!   text       the report for people
+//!   record     the report as files, with a picture (plot)
+//!     circumstances   what a number depends on besides the code
 //! ```
 #![forbid(unsafe_code)]
 mod agreement;
 mod bed;
+mod circumstances;
 mod measure;
+mod plot;
+mod record;
 mod report;
 mod statistics;
 mod text;
@@ -25,6 +30,7 @@ use super::report::Skip;
 use super::runs::progress;
 use super::{Verdict, print, print_json};
 use crate::cli::{Backend, BenchArguments};
+use circumstances::Circumstances;
 use host::Heads;
 use measure::{Request, measure};
 use report::Report;
@@ -38,6 +44,9 @@ const MOST_BYTES: u128 = 1 << 36;
 /// If a backend asked for cannot run, or nothing is left to measure.
 pub fn run(arguments: &BenchArguments) -> anyhow::Result<Verdict> {
     let started = Instant::now();
+    let least = if arguments.record.is_some() { record::LEAST_SAMPLES } else { 1 };
+    ensure!(arguments.samples as usize >= least, "--record takes at least {least} samples");
+    let circumstances = Circumstances::here();
     let machine = Machine::open();
     let heads = Heads::new(arguments.heads.keys, arguments.heads.values, arguments.map.into())?;
     let mut tokens = arguments.tokens.clone();
@@ -63,6 +72,9 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<Verdict> {
     let report = Report {
         command: "bench",
         version: env!("CARGO_PKG_VERSION"),
+        circumstances,
+        family: measure::FAMILY.to_string(),
+        clocks: found.clocks,
         seed: arguments.seed,
         heads: (&heads).into(),
         no_gpu: gpu.as_ref().err().cloned(),
@@ -74,6 +86,9 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<Verdict> {
         seconds: started.elapsed().as_secs_f64(),
     };
     ensure!(!report.rows.is_empty(), "nothing was measured{}", text::left_out(&report.skipped));
+    if let Some(folder) = &arguments.record {
+        record::write(folder, &report)?;
+    }
     if arguments.json {
         print_json(&report)?
     } else {

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::super::paths::{Gpu, Path};
 use super::super::report::{HeadsReport, Skip};
 use super::agreement::Agreement;
+use super::circumstances::{Circumstances, Clocks};
 use super::statistics::{Sample, Statistics};
 
 /// One path at one length.
@@ -29,11 +30,16 @@ pub struct Row {
 pub struct Report {
     pub command: &'static str,
     pub version: &'static str,
+    pub circumstances: Circumstances,
     pub seed: u64,
+    /// Of inputs.
+    pub family: String,
     pub heads: HeadsReport,
     pub gpu: Option<Gpu>,
     /// Why there is none.
     pub no_gpu: Option<String>,
+    /// Null where nvidia-smi is not there, or no GPU was measured.
+    pub clocks: Option<Clocks>,
     pub cpu_threads: usize,
     pub rows: Vec<Row>,
     pub skipped: Vec<Skip>,

@@ -8,11 +8,11 @@ use super::super::report::Skip;
 use super::report::{Report, Row};
 use super::statistics::Statistics;
 
-const HEADER: [&str; 12] =
+pub const HEADER: [&str; 12] =
     ["T", "path", "median", "min", "quartiles", "max", "ns/token", "ratio", "samples", "error", "against", ""];
 
 /// What the columns are.
-const LEGEND: &str = "Microseconds a call. Ratio: the median of the sequential path, the first of its backend, over this \
+pub const LEGEND: &str = "Microseconds a call. Ratio: the median of the sequential path, the first of its backend, over this \
                       one.\nError: largest |difference| / largest |value| of the worst value head.";
 
 /// The whole report.
@@ -22,11 +22,15 @@ pub fn text(report: &Report) -> String {
         (Some(gpu), _) => text += &format!("GPU: {gpu}\n"),
         (None, reason) => text += &format!("No GPU: {}\n", reason.as_deref().unwrap_or("none found")),
     }
-    let _ = writeln!(text, "CPU: {} threads", report.cpu_threads);
+    if let Some(clocks) = &report.clocks {
+        let _ = writeln!(text, "Clocks: {clocks}");
+    }
+    let _ = writeln!(text, "CPU: {}, {} threads", report.circumstances.processor, report.cpu_threads);
     let _ = writeln!(
         text,
-        "{}, seed {}\n\n{}\n\n{LEGEND}",
+        "{}, family {}, seed {}\n\n{}\n\n{LEGEND}",
         report.heads,
+        report.family,
         report.seed,
         table(&report.rows, presets::NOTHING)
     );
