@@ -1,8 +1,10 @@
 //! The arguments, a struct for each command.
 #![forbid(unsafe_code)]
 mod bench;
+mod plan;
 
 pub use bench::BenchArguments;
+pub use plan::PlanArguments;
 
 use std::path::PathBuf;
 
@@ -30,6 +32,8 @@ pub enum Command {
     Check(CheckArguments),
     /// Measure every path on this machine, after comparing its results
     Bench(BenchArguments),
+    /// Say which kernel a call would take on a card and why, without the card
+    Plan(PlanArguments),
     /// Say what was found on this machine and which paths can run
     Device(DeviceArguments),
 }
@@ -51,6 +55,9 @@ pub struct ParityArguments {
     /// Families of inputs, separated by commas, or `all`
     #[arg(long, value_delimiter = ',', default_value = "bench", value_parser = families())]
     pub gates: Vec<Families>,
+    /// Instead: run each path so many times more on the same inputs, alone and beside a second one, and expect the same bits
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub reruns: Option<u32>,
     #[command(flatten)]
     pub output: OutputArguments,
 }

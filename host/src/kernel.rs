@@ -1,6 +1,6 @@
 //! The kernels by name: what each asks for, which PTX entry serves a problem, and how its arguments are made.
 #![forbid(unsafe_code)]
-use crate::call::{Call, Gates, StateLayout, Strides};
+use crate::call::{Call, Gates, Rows, StateLayout, Strides};
 use crate::error::{Error, Reason, Result};
 use crate::heads::{HeadMap, Heads};
 use crate::policy::{Card, PathChoice, Policy};
@@ -177,6 +177,36 @@ pub(crate) fn choose(card: &Card, problem: &Problem, pointers: &Pointers, policy
     }
     let kernel = candidates[candidates.len() - 1].name();
     Err(Error::Refused { kernel, reason: against.unwrap_or(Reason::Selected) })
+}
+
+/// What a call with dense, aligned tensors and a state would run on `card`, without a device.
+///
+/// # Errors
+/// [`Error::HeadDim`] for heads other than 128 x 128; [`Error::Refused`] where no kernel can run; [`Error::Shape`] for 2^32
+/// tokens or more.
+pub fn plan(card: &Card, heads: Heads, tokens: usize, policy: &Policy) -> Result<Launch> {
+    heads.require_128()?;
+    let values = Strides::dense(heads.num_v_heads, heads.head_v_dim);
+    let out = Rows { argument: "out", strides: values, tokens, heads: heads.num_v_heads, dim: heads.head_v_dim };
+    out.elements()?;
+    let keys = Strides::dense(heads.num_k_heads, heads.head_k_dim);
+    let gates = Strides::dense(heads.num_v_heads, 1);
+    let state = StateLayout::key_major(&heads);
+    let problem =
+        Problem { heads, tokens, scale: 1.0, q: keys, k: keys, v: values, g: gates, beta: gates, out: values, state };
+    // Nothing is read there: a plan looks at alignment alone.
+    let (read, write) = (Global::new(256 as *const f32), GlobalMut::new(256 as *mut f32));
+    let pointers = Pointers {
+        q: read,
+        k: read,
+        v: read,
+        g: read,
+        beta: read,
+        out: write,
+        initial_state: read,
+        final_state: write,
+    };
+    choose(card, &problem, &pointers, policy)
 }
 
 /// Scratch bytes and launches of a kernel under the policy's limit.

@@ -27,5 +27,5 @@ use libcuda_loader as _;
 pub use call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
 pub use error::{Error, Reason, Result};
 pub use heads::{HEAD_DIM, HeadMap, Heads};
-pub use kernel::{Kernel, Launch};
+pub use kernel::{Kernel, Launch, plan};
 pub use policy::{Card, PathChoice, Policy};

@@ -5,7 +5,9 @@ mod check;
 mod device;
 mod parity;
 mod paths;
+mod plan;
 mod report;
+mod reruns;
 mod runs;
 mod schedule;
 mod table;
@@ -34,6 +36,7 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
         Command::Parity(arguments) => parity::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Device(arguments) => device::run(&arguments),
     }
 }

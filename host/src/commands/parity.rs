@@ -22,6 +22,9 @@ const MOST_BYTES: u128 = 1 << 36;
 /// # Errors
 /// If a backend asked for cannot run, or nothing was compared.
 pub fn run(arguments: &ParityArguments) -> anyhow::Result<Verdict> {
+    if let Some(reruns) = arguments.reruns {
+        return super::reruns::run(arguments, reruns);
+    }
     let started = Instant::now();
     let machine = Machine::open();
     let on = &arguments.output.on;

@@ -4,6 +4,7 @@ mod device;
 mod error;
 mod ptx;
 mod raw;
+mod reruns;
 mod resident;
 mod scratch;
 mod slices;
@@ -198,6 +199,19 @@ impl Gdn {
             unsafe { self.device.launch(launch.entry, launch.grid, &launch.args, stream)? };
         }
         Ok(())
+    }
+
+    /// Fills `floats` f32 at `pointer` with NaN on `stream`. The context is current.
+    ///
+    /// # Safety
+    /// They are device memory of this context until the stream has passed the call.
+    unsafe fn poison(&self, pointer: u64, floats: usize, stream: Stream) -> Result<()> {
+        if floats == 0 {
+            return Ok(());
+        }
+        // SAFETY: by the caller.
+        let code = unsafe { raw::cuMemsetD32Async(pointer, f32::NAN.to_bits(), floats, stream.as_raw().cast()) };
+        Ok(raw::check("cuMemsetD32Async", code).map_err(CudaError::from)?)
     }
 
     /// Waits until `stream` has passed everything enqueued so far.

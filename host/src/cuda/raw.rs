@@ -45,6 +45,7 @@ unsafe extern "C" {
     pub fn cuEventDestroy(event: CUevent) -> Code;
     #[link_name = "cuMemAlloc_v2"]
     pub fn cuMemAlloc(pointer: *mut u64, bytes: usize) -> Code;
+    pub fn cuMemsetD32Async(pointer: u64, value: c_uint, count: usize, stream: CUstream) -> Code;
     #[link_name = "cuMemFree_v2"]
     pub fn cuMemFree(pointer: u64) -> Code;
     #[allow(clippy::too_many_arguments)]

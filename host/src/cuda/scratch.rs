@@ -37,6 +37,11 @@ pub struct Workspace {
 }
 
 impl Workspace {
+    /// One without memory.
+    pub(super) fn none(gdn: &super::Gdn) -> Self {
+        Self { memory: Memory::NONE, device: std::sync::Arc::clone(&gdn.device) }
+    }
+
     /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
