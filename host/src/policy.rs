@@ -44,6 +44,9 @@ pub struct Policy {
     pub max_scratch_bytes: usize,
     /// Pass for this compute capability, times ten, in every choice.
     pub emulate_capability: Option<u32>,
+    /// Print the time of each phase of a chunked call on standard error. Such a call waits for its stream, and cannot be
+    /// captured.
+    pub timing: bool,
 }
 
 impl Default for Policy {
@@ -55,6 +58,7 @@ impl Default for Policy {
             by_key_head: true,
             max_scratch_bytes: usize::MAX,
             emulate_capability: None,
+            timing: false,
         }
     }
 }
@@ -68,7 +72,8 @@ impl Policy {
 
     /// The engine's switches: `STRATA_GDN_CHUNKED` (unset or 0: token by token, bit for bit; 1: the chunked path where it is
     /// the faster one; 2: also on cards that do not run all its blocks at once), `STRATA_GDN_KEYHEAD` (0: the kernel by
-    /// column), `STRATA_EMULATE_CC` (pass for that compute capability, times ten).
+    /// column), `STRATA_EMULATE_CC` (pass for that compute capability, times ten), `STRATA_PREFILL_TIMING` (1: the time of
+    /// each phase).
     ///
     /// # Errors
     /// [`Error::Environment`] for any other value, naming the variable.
@@ -90,6 +95,12 @@ impl Policy {
         policy.by_key_head = match variable(name).as_deref() {
             None | Some("" | "1") => true,
             Some("0") => false,
+            Some(value) => return Err(invalid(name, value.to_owned(), "0 or 1")),
+        };
+        let name = "STRATA_PREFILL_TIMING";
+        policy.timing = match variable(name).as_deref() {
+            None | Some("" | "0") => false,
+            Some("1") => true,
             Some(value) => return Err(invalid(name, value.to_owned(), "0 or 1")),
         };
         let name = "STRATA_EMULATE_CC";
@@ -125,6 +136,7 @@ mod tests {
         let two = of(&[("STRATA_GDN_CHUNKED", "2")]).unwrap();
         assert_eq!((two.path, two.one_wave), (PathChoice::Auto, false));
         assert!(!of(&[("STRATA_GDN_KEYHEAD", "0")]).unwrap().by_key_head);
+        assert!(of(&[("STRATA_PREFILL_TIMING", "1")]).unwrap().timing);
         assert_eq!(of(&[("STRATA_EMULATE_CC", "75")]).unwrap().emulate_capability, Some(75));
     }
 
@@ -134,6 +146,7 @@ mod tests {
             ("STRATA_GDN_CHUNKED", "yes"),
             ("STRATA_GDN_CHUNKED", "3"),
             ("STRATA_GDN_KEYHEAD", "2"),
+            ("STRATA_PREFILL_TIMING", "on"),
             ("STRATA_EMULATE_CC", "8.9"),
             ("STRATA_EMULATE_CC", "-1"),
         ] {

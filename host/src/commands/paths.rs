@@ -6,6 +6,8 @@ use anyhow::bail;
 use serde::Serialize;
 
 use crate::cli::Backend;
+#[cfg(feature = "cuda")]
+use host::Policy;
 use host::{Call, Kernel};
 
 /// One way to run the recurrence.
@@ -100,11 +102,15 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Opens the first GPU.
+    /// Opens the first GPU. Of the engine's switches only STRATA_PREFILL_TIMING counts: the commands name their paths.
     pub fn open() -> Self {
         Self {
             #[cfg(feature = "cuda")]
-            device: host::cuda::Gdn::new(0),
+            device: host::cuda::Gdn::new(0).and_then(|device| {
+                let mut policy = Policy::default();
+                policy.timing = Policy::from_env()?.timing;
+                Ok(device.with_policy(policy))
+            }),
         }
     }
 

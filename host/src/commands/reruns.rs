@@ -42,26 +42,35 @@ pub fn run(arguments: &ParityArguments, reruns: u32) -> anyhow::Result<Verdict> 
     let lengths = if usual { LENGTHS.to_vec() } else { arguments.tokens.clone() };
     let family = Families::named_by(&arguments.gates).first().copied().unwrap_or_default();
     let mut rows = Vec::new();
-    let mut skipped = Vec::new();
+    let (mut skipped, mut skips) = (Vec::new(), 0);
     for offer in &offers {
+        let mut left_out: Vec<(String, Vec<String>)> = Vec::new();
+        let mut leave_out = |reason: &str, tokens: usize| match left_out.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, lengths)) => lengths.push(tokens.to_string()),
+            None => left_out.push((reason.to_owned(), vec![tokens.to_string()])),
+        };
         for &tokens in &lengths {
             let backend = offer.path.backend();
             let unasked = usual && !on.contains(&backend);
             let slow = backend == Backend::Emulator || (backend == Backend::Cpu && tokens > LONGEST_ON_CPU);
             if let Some(reason) = &offer.unavailable {
-                skipped.push(format!("{}, T = {tokens}: {reason}", offer.path));
+                leave_out(reason, tokens);
             } else if unasked && slow {
-                skipped.push(format!("{}, T = {tokens}: slow, runs where it is asked for", offer.path));
+                leave_out("slow, runs where it is asked for", tokens);
             } else {
                 rows.push(rerun(&machine, offer.path, heads, tokens, family, arguments.seed, reruns)?);
             }
+        }
+        for (reason, lengths) in left_out {
+            skips += lengths.len();
+            skipped.push(format!("{}, T = {}: {reason}", offer.path, lengths.join(", ")));
         }
     }
     ensure!(!rows.is_empty(), "nothing was run: {}", skipped.join("; "));
     if arguments.output.json {
         print_json(&rows)?
     } else {
-        print(&text(&rows, &skipped))?
+        print(&text(&rows, &skipped, skips))?
     }
     let differed = rows.iter().any(|row| row.alone_differed + row.beside_differed > 0);
     Ok(if differed { Verdict::Disagreed } else { Verdict::Agreed })
@@ -102,7 +111,7 @@ fn rerun(
     Ok(row)
 }
 
-fn text(rows: &[Row], skipped: &[String]) -> String {
+fn text(rows: &[Row], skipped: &[String], skips: usize) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
     for Row { path, tokens, alone, alone_differed, beside, beside_differed } in rows {
@@ -120,6 +129,6 @@ fn text(rows: &[Row], skipped: &[String]) -> String {
     }
     let differed: u32 = rows.iter().map(|row| row.alone_differed + row.beside_differed).sum();
     let runs: u32 = rows.iter().map(|row| row.alone + row.beside).sum();
-    let _ = writeln!(text, "\n{runs} reruns, {differed} with other bits, {} cases skipped", skipped.len());
+    let _ = writeln!(text, "\n{runs} reruns, {differed} with other bits, {skips} cases skipped");
     text
 }

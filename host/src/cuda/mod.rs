@@ -9,6 +9,7 @@ mod resident;
 mod scratch;
 mod slices;
 mod stream;
+mod timing;
 
 pub use call::{Call, View};
 pub use device::{DeviceFacts, device_count};
@@ -25,6 +26,7 @@ use cuda_std::GlobalMut;
 use device::Device;
 use scratch::Memory;
 use std::sync::Arc;
+use timing::Timing;
 
 /// One device: its primary context (the one that cudarc, candle and the runtime API use), the loaded kernels and the scratch,
 /// under a policy. Clones share all of it; any thread may use it; no call changes the calling thread's current context.
@@ -194,9 +196,14 @@ impl Gdn {
     ) -> Result<()> {
         let segments = kernel::cut(problem, pointers, self.policy.max_scratch_bytes)
             .map_err(|reason| Error::Refused { kernel: Kernel::Chunked.name(), reason })?;
+        let mut timing = if self.policy.timing && problem.tokens > 0 { Some(Timing::start(stream)?) } else { None };
         for launch in segments::launches(problem, pointers, segments, GlobalMut::new(scratch as *mut f32)) {
             // SAFETY: types: the entry takes these arguments. Lengths and lifetime: by the caller.
             unsafe { self.device.launch(launch.entry, launch.grid, &launch.args, stream)? };
+            timing.as_mut().map_or(Ok(()), Timing::mark)?;
+        }
+        if let Some(timing) = timing {
+            eprintln!("{}", timing.report(problem.tokens)?);
         }
         Ok(())
     }

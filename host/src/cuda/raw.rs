@@ -41,6 +41,7 @@ unsafe extern "C" {
     pub fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Code;
     pub fn cuEventRecord(event: CUevent, stream: CUstream) -> Code;
     pub fn cuEventSynchronize(event: CUevent) -> Code;
+    pub fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Code;
     #[link_name = "cuEventDestroy_v2"]
     pub fn cuEventDestroy(event: CUevent) -> Code;
     #[link_name = "cuMemAlloc_v2"]

@@ -1,0 +1,58 @@
+//! `STRATA_PREFILL_TIMING=1`: a line on standard error for each chunked call, with the time of each phase.
+use super::error::CudaError;
+use super::raw::{self, check};
+use super::stream::Stream;
+use cust::sys::CUevent;
+
+/// Events around the launches of one call. For a look into a running engine: it waits for the stream at the end of the call,
+/// which no call does otherwise.
+#[derive(Debug)]
+pub(super) struct Timing {
+    stream: Stream,
+    /// One before the first launch and one after each; the launches are prep and scan in turn.
+    events: Vec<CUevent>,
+}
+
+impl Timing {
+    /// Marks the start. The context is current for the life of this.
+    pub fn start(stream: Stream) -> Result<Self, CudaError> {
+        let mut timing = Self { stream, events: Vec::new() };
+        timing.mark()?;
+        Ok(timing)
+    }
+
+    /// Marks the end of a launch.
+    pub fn mark(&mut self) -> Result<(), CudaError> {
+        let mut event = core::ptr::null_mut();
+        // SAFETY: the event is written; destroyed in `drop`.
+        check("cuEventCreate", unsafe { raw::cuEventCreate(&raw mut event, 0) })?;
+        self.events.push(event);
+        // SAFETY: both handles are alive.
+        Ok(check("cuEventRecord", unsafe { raw::cuEventRecord(event, self.stream.as_raw().cast()) })?)
+    }
+
+    /// Waits, and says how long each phase took.
+    pub fn report(&self, tokens: usize) -> Result<String, CudaError> {
+        if let Some(&last) = self.events.last() {
+            // SAFETY: recorded in `mark`.
+            check("cuEventSynchronize", unsafe { raw::cuEventSynchronize(last) })?;
+        }
+        let mut phases = [0.0f32; 2];
+        for (launch, pair) in self.events.windows(2).enumerate() {
+            let mut milliseconds = 0.0;
+            // SAFETY: written; both events have passed.
+            check("cuEventElapsedTime", unsafe { raw::cuEventElapsedTime(&raw mut milliseconds, pair[0], pair[1]) })?;
+            phases[launch % 2] += milliseconds * 1e3;
+        }
+        Ok(format!("gdn prefill, {tokens} tokens: prep {:.1} us, scan {:.1} us", phases[0], phases[1]))
+    }
+}
+
+impl Drop for Timing {
+    fn drop(&mut self) {
+        for &event in &self.events {
+            // SAFETY: created in `mark`, destroyed once.
+            let _ = unsafe { raw::cuEventDestroy(event) };
+        }
+    }
+}
