@@ -4,7 +4,7 @@
 use host::inputs::{Family, Inputs};
 use host::reference::{Expected, Prefixes, reference_f64_at};
 use host::{HeadMap, Heads, Kernel};
-use tests::{KERNELS, ORDERS, Output, Path, TOKENS, agrees, bars, every_heads, heads, run_in_order, same_bits};
+use tests::{ORDERS, Output, Path, TOKENS, agrees, bars, every_heads, heads, run_in_order, same_bits};
 
 /// The first `tokens` tokens by one kernel.
 fn emulate(inputs: &Inputs, tokens: usize, kernel: Kernel, order: u64) -> Output {
@@ -23,7 +23,7 @@ fn at(prefixes: &Prefixes, tokens: usize) -> Expected {
 fn check_heads(heads: Heads, family: Family) {
     let inputs = Inputs::seeded(heads, TOKENS.into_iter().max().unwrap(), family, 3);
     let prefixes = reference_f64_at(&inputs, &TOKENS);
-    let kernels = KERNELS.into_iter().filter(|&kernel| Path::Emulated(kernel).takes(&heads));
+    let kernels = Kernel::RECURRENT.into_iter().filter(|&kernel| Path::Emulated(kernel).takes(&heads));
     for tokens in TOKENS {
         let mut first: Option<Output> = None;
         for kernel in kernels.clone() {
@@ -54,7 +54,8 @@ fn every_family_of_gates_by_both_kernels() {
     for family in [Family::Slow, Family::Strong, Family::Reset, Family::Beta, Family::Positive, Family::Real] {
         let heads = heads(2, 6, HeadMap::Tiled);
         let inputs = Inputs::seeded(heads, 41, family, 5);
-        let [by_key_head, by_column] = KERNELS.map(|kernel| run_in_order(Path::Emulated(kernel), &inputs, ORDERS[2]));
+        let [by_key_head, by_column] =
+            Kernel::RECURRENT.map(|kernel| run_in_order(Path::Emulated(kernel), &inputs, ORDERS[2]));
         let expected = tests::expected_of(&inputs);
         agrees(&heads, &expected, &by_key_head, &bars::SEQUENTIAL).unwrap_or_else(|e| panic!("{family}: {e}"));
         same_bits(&heads, &by_key_head, &by_column).unwrap_or_else(|e| panic!("{family}: {e}"));
@@ -66,7 +67,8 @@ fn every_family_of_gates_by_both_kernels() {
 fn sixteen_key_heads_and_forty_eight_value_heads() {
     for map in [HeadMap::Grouped, HeadMap::Tiled] {
         let inputs = Inputs::seeded(heads(16, 48, map), 10, Family::Bench, 7);
-        let [by_key_head, by_column] = KERNELS.map(|kernel| run_in_order(Path::Emulated(kernel), &inputs, ORDERS[1]));
+        let [by_key_head, by_column] =
+            Kernel::RECURRENT.map(|kernel| run_in_order(Path::Emulated(kernel), &inputs, ORDERS[1]));
         agrees(&inputs.heads, &tests::expected_of(&inputs), &by_key_head, &bars::SEQUENTIAL).unwrap();
         same_bits(&inputs.heads, &by_key_head, &by_column).unwrap();
     }

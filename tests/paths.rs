@@ -7,9 +7,6 @@ use host::{Call, Heads, Kernel, Result};
 use crate::checks::{Output, agrees, expected_of, same_bits};
 use crate::gpu_or_skip::{gpu, say_paths_are_missing};
 
-/// The kernels that go token by token: they promise each other's bits.
-pub const KERNELS: [Kernel; 2] = [Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn];
-
 /// Orders of threads that kernels are emulated in: ascending, and two random ones.
 pub const ORDERS: [u64; 3] = [0, 1, 2];
 
@@ -71,9 +68,9 @@ impl Path {
 #[must_use]
 pub fn every_path() -> Vec<Path> {
     let mut paths = vec![Path::Cpu];
-    paths.extend(KERNELS.map(Path::Emulated));
+    paths.extend(Kernel::RECURRENT.map(Path::Emulated));
     match gpu() {
-        Some(_) => paths.extend(KERNELS.map(Path::Cuda)),
+        Some(_) => paths.extend(Kernel::RECURRENT.map(Path::Cuda)),
         None => say_paths_are_missing(),
     }
     paths

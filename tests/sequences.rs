@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use host::inputs::{Family, Inputs};
-use host::{Call, Gates, HeadMap, Strides, View, ViewMut};
+use host::{Call, Gates, HeadMap, Kernel, Strides, View, ViewMut};
 use tests::{
-    Buffers, KERNELS, Layout, ORDERS, Output, POISON, Path, every_heads, every_path, every_path_for, heads, run,
-    same_bits, tokens_of,
+    Buffers, Layout, ORDERS, Output, POISON, Path, every_heads, every_path, every_path_for, heads, run, same_bits,
+    tokens_of,
 };
 
 /// Runs parts of a prompt one after the other, each on its path, from the state that the part before left.
@@ -65,7 +65,7 @@ fn several_calls_are_one_for_all_heads() {
 #[test]
 fn kernels_hand_the_state_to_each_other() {
     let inputs = Inputs::seeded(heads(2, 6, HeadMap::Tiled), 30, Family::Base, 3);
-    let [a, b] = KERNELS.map(Path::Emulated);
+    let [a, b] = Kernel::RECURRENT.map(Path::Emulated);
     let whole = run(a, &inputs);
     for (first, second) in [(a, b), (b, a)] {
         let parts = run_parts(&inputs, [(first, 0..11), (second, 11..30)]);
