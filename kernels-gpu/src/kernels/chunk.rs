@@ -171,9 +171,15 @@ pub const fn column_index(row: usize, column_quad: usize) -> usize {
 }
 
 /// The `M` floats of a tile from `index` on: what a thread reads at distances known when it is compiled lies in one such
-/// view, whose place is checked once and takes one register.
+/// view and takes one register.
+///
+/// # Safety
+/// `index + M <= N`. The compiler cannot see it where roles exchange bits, and a check in every chunk kept twelve more
+/// registers alive than there are; tests are built with debug assertions, which check it for every thread.
 #[inline(always)]
-pub fn view<const N: usize, const M: usize>(tile: *mut Tile<N>, index: usize) -> *mut Tile<M> {
+pub unsafe fn view<const N: usize, const M: usize>(tile: *mut Tile<N>, index: usize) -> *mut Tile<M> {
+    // SAFETY: by the caller.
+    unsafe { core::hint::assert_unchecked(index + M <= N) };
     Tile::address(tile, index, M).cast()
 }
 

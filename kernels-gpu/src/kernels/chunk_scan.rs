@@ -28,7 +28,7 @@
 //! The next chunk's keys arrive while this one is computed, queries and triangles when theirs are no longer read. Four value
 //! heads a key head are two blocks of two.
 use super::chunk::{
-    Args, BLOCK, CHUNK, DECAY, ROW_QUADS, T_INV, TOTAL_DECAY, TRIANGLE, chunk_kernel, column_index, key_index,
+    Args, BLOCK, CHUNK, DECAY, ROW_QUADS, SCRATCH_STRIDE, T_INV, TOTAL_DECAY, TRIANGLE, chunk_kernel, column_index, key_index,
     triangle_index, view,
 };
 use crate::shape::{HEAD_DIM, value_head};
@@ -37,7 +37,7 @@ use cuda_std::float::fma;
 use cuda_std::memory::Quad;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
-use cuda_std::warp::warp_shuffle_xor;
+use cuda_std::warp::{lane_id, warp_shuffle_idx, warp_shuffle_xor};
 use cuda_std::{Global, GlobalMut, Tile};
 
 /// Threads for each value head of a block.
@@ -65,13 +65,16 @@ pub const fn grid(num_key_heads: u32, values_per_key: usize) -> [u32; 2] {
     [(COLUMN_TILES * (values_per_key / values_per_block(values_per_key))) as u32, num_key_heads]
 }
 
+/// The keys or queries of a chunk, by `key_index`.
+type KeyTile = Tile<{ CHUNK * HEAD_DIM }>;
+
 /// The block's keys and queries.                          written by          read by
 #[repr(C, align(16))]
 struct Keys {
-    /// `key_index`: this chunk and the next               copies of all       project, update
-    k: [Tile<{ CHUNK * HEAD_DIM }>; 2],
-    /// `key_index`                                        copies of all       project
-    q: Tile<{ CHUNK * HEAD_DIM }>,
+    /// This chunk and the next                            copies of all       project, update
+    k: [KeyTile; 2],
+    ///                                                    copies of all       project
+    q: KeyTile,
 }
 
 /// What belongs to one value head.                        written by          read by its threads in
@@ -119,6 +122,12 @@ struct Role {
 }
 
 impl Role {
+    /// Which warp of the block.
+    #[inline(always)]
+    fn warp(self) -> usize {
+        self.value * (THREADS_PER_VALUE / 32) + self.thread / 32
+    }
+
     #[inline(always)]
     fn of(thread: usize) -> Self {
         let (value, thread) = (thread / THREADS_PER_VALUE, thread % THREADS_PER_VALUE);
@@ -143,11 +152,6 @@ impl Role {
 struct Part<'a> {
     args: &'a Args,
     role: Role,
-    k: Global<f32>,
-    q: Global<f32>,
-    /// Of the thread's token and columns.
-    v: Global<f32>,
-    out: GlobalMut<f32>,
     value_head: usize,
     /// First column of the block.
     first_column: usize,
@@ -161,28 +165,150 @@ struct Token {
     v: Quad,
     /// e^(G_t)
     decay: f32,
-    /// e^(G_last)
-    total_decay: f32,
+}
+
+/// A chunk's inputs in global memory, as this thread reads or copies them.
+struct Inputs<const VALUES: usize> {
+    /// Four rows of the warp's first token.
+    k: Global<f32>,
+    q: Global<f32>,
+    /// Of the thread's token and columns.
+    v: Global<f32>,
+    /// Of the value head.
+    scratch: Global<f32>,
+    /// From a chunk's scratch to the next.
+    scratch_stride: u32,
+    /// Tokens of the chunk and after it.
+    tokens: u32,
+}
+
+impl<const VALUES: usize> Inputs<VALUES> {
+    /// Warps that copy keys and queries. More than eight would meet both arrangements of `key_index`.
+    const WARPS: usize = if VALUES == 1 { 4 } else { 8 };
+
+    /// Those of the first chunk.
+    #[inline(always)]
+    fn first(part: &Part<'_>) -> Self {
+        let Part { args, role, value_head, .. } = part;
+        let key_head = block_idx_y() as usize;
+        let (warp, lane) = (role.warp(), role.thread % 32);
+        let column = part.first_column + role.column_quad * 4;
+        Self {
+            k: args.k.offset(key_head * args.k_head_stride + warp * args.k_token_stride + 4 * lane),
+            q: args.q.offset(key_head * args.q_head_stride + warp * args.q_token_stride + 4 * lane),
+            v: args.v.offset(value_head * args.v_head_stride + role.token * args.v_token_stride + column),
+            scratch: Global::new(args.scratch_of(0, *value_head).as_ptr().cast_const()),
+            scratch_stride: args.num_key_heads * args.values_per_key * SCRATCH_STRIDE as u32,
+            tokens: args.tokens,
+        }
+    }
+
+    /// On to the next chunk, but for keys and queries.
+    #[inline(always)]
+    fn advance(&mut self, args: &Args) {
+        self.v = self.v.offset(CHUNK * args.v_token_stride);
+        self.scratch = self.scratch.offset(self.scratch_stride as usize);
+        self.tokens = self.tokens.saturating_sub(CHUNK as u32);
+    }
+
+    /// Starts the copies of the chunk's keys and queries, and moves them on to the next chunk; rows of tokens past the end
+    /// become zero.
+    ///
+    /// # Safety
+    /// Nobody reads the tiles before a wait and a barrier; their last reads lie before a barrier that has passed.
+    #[inline(always)]
+    unsafe fn stage_keys(&mut self, args: &Args, role: Role, k: *mut KeyTile, q: *mut KeyTile) {
+        let (warp, lane) = (role.warp(), role.thread % 32);
+        if warp < Self::WARPS {
+            // SAFETY: by the caller.
+            unsafe {
+                self.k = self.stage_rows(warp, lane, k, self.k, args.k_token_stride);
+                self.q = self.stage_rows(warp, lane, q, self.q, args.q_token_stride);
+            }
+        }
+    }
+
+    /// [`Inputs::stage_keys`], of one of them, whose first row for this thread is `row`. Gives the next chunk's.
+    ///
+    /// # Safety
+    /// As there, and `warp < WARPS`, `lane < 32`.
+    #[inline(always)]
+    unsafe fn stage_rows(
+        &self,
+        warp: usize,
+        lane: usize,
+        tile: *mut KeyTile,
+        mut row: Global<f32>,
+        stride: usize,
+    ) -> Global<f32> {
+        // Of the first octet of tokens: with four warps, each has two of it.
+        let token = |more| warp % 4 + if VALUES == 1 { more } else { warp / 4 * 4 };
+        // SAFETY: bounds: tokens below 8.
+        let tiles: [*mut Tile<{ (CHUNK - 8) * HEAD_DIM + 4 }>; 2] =
+            [0, 4].map(|more| unsafe { view(tile, key_index(token(more), lane)) });
+        for turn in 0..CHUNK / Self::WARPS {
+            let (first, tile) = (turn * Self::WARPS, tiles[if VALUES == 1 { turn % 2 } else { 0 }]);
+            let index = first / 8 * 8 * HEAD_DIM;
+            // SAFETY: bounds: the token exists, lane < 32 quads. Owner: one (token, quad) a thread. Barrier: by the caller.
+            unsafe {
+                if warp + first < self.tokens as usize {
+                    copy_16(tile, index, row, 0);
+                } else {
+                    Tile::put_quad(tile, index, [0.0; 4]);
+                }
+            }
+            row = row.offset(Self::WARPS * stride);
+        }
+        row
+    }
+
+    /// Starts the copies of the chunk's triangles, if there is such a chunk.
+    ///
+    /// # Safety
+    /// As [`Inputs::stage_keys`], for the head's triangles.
+    #[inline(always)]
+    unsafe fn stage_triangles(&self, role: Role, head: *mut Head) {
+        if self.tokens > 0 {
+            for turn in 0..(2 * TRIANGLE / 4).div_ceil(THREADS_PER_VALUE) {
+                let quad = role.thread + turn * THREADS_PER_VALUE;
+                if quad < 2 * TRIANGLE / 4 {
+                    let index = 4 * quad;
+                    // SAFETY: bounds: both triangles, at the start of the head's scratch. Owner: one quad a thread.
+                    // Barrier: by the caller.
+                    unsafe { copy_16(&raw mut (*head).triangles, index, self.scratch, T_INV + index) };
+                }
+            }
+        }
+    }
+
+    /// What the chunk brings to this thread; tokens past the end have value 0.
+    #[inline(always)]
+    fn token(&self, role: Role) -> Token {
+        let mut token = Token { v: [0.0; 4], decay: 0.0 };
+        if self.tokens > 0 {
+            // SAFETY: bounds: the head's scratch of a chunk that exists. Owner: written by the launch before.
+            token.decay = unsafe { self.scratch.at(DECAY + role.token) };
+        }
+        if role.token < self.tokens as usize {
+            // SAFETY: bounds: the token exists, columns are the head's. Read only.
+            token.v = unsafe { self.v.quad(0) };
+        }
+        token
+    }
 }
 
 impl<'a> Part<'a> {
     #[inline(always)]
-    fn here<const VALUES: usize>(args: &'a Args) -> Self {
-        let role = Role::of(thread_idx_x() as usize);
+    fn of<const VALUES: usize>(args: &'a Args, thread: u32) -> Self {
+        let role = Role::of(thread as usize);
         let key_head = block_idx_y();
         let (group, tile) = (block_idx_x() as usize / COLUMN_TILES, block_idx_x() as usize % COLUMN_TILES);
         let index = (group * VALUES + role.value) as u32;
         let value_head = value_head(key_head, index, args.values_per_key, args.num_key_heads, args.head_map) as usize;
-        let key_head = key_head as usize;
-        let column = tile * COLUMNS_PER_BLOCK + role.column_quad * 4;
         let keys = dynamic_shared_mem::<Keys>();
         Self {
             args,
             role,
-            k: args.k.offset(key_head * args.k_head_stride),
-            q: args.q.offset(key_head * args.q_head_stride),
-            v: args.v.offset(value_head * args.v_head_stride + role.token * args.v_token_stride + column),
-            out: args.out.offset(value_head * args.out_head_stride + role.token * args.out_token_stride + column),
             value_head,
             first_column: tile * COLUMNS_PER_BLOCK,
             keys,
@@ -190,70 +316,12 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Starts the copies of a chunk's keys or queries; rows of tokens past the end become zero.
-    ///
-    /// # Safety
-    /// Nobody reads `tile` before a wait and a barrier; the last reads of it lie before a barrier that has passed.
+    /// Where the thread writes the first chunk's output.
     #[inline(always)]
-    unsafe fn stage_keys<const VALUES: usize>(
-        &self,
-        tile: *mut Tile<{ CHUNK * HEAD_DIM }>,
-        source: Global<f32>,
-        token_stride: usize,
-        chunk: usize,
-    ) {
-        let (first, lane) = (self.role.value * 4 + self.role.thread / 32, self.role.thread % 32);
-        let tokens = self.args.tokens_in(chunk);
-        for turn in 0..CHUNK.div_ceil(4 * VALUES) {
-            let token = first + turn * 4 * VALUES;
-            if token < tokens {
-                // SAFETY: bounds: the token exists, lane < 32 quads. Owner: one (token, quad) a thread. Barrier: by the
-                // caller.
-                unsafe { copy_16(tile, key_index(token, lane), source, (chunk * CHUNK + token) * token_stride + 4 * lane) };
-            } else if token < CHUNK {
-                // SAFETY: as above.
-                unsafe { Tile::put_quad(tile, key_index(token, lane), [0.0; 4]) };
-            }
-        }
-    }
-
-    /// Starts the copies of a chunk's triangles, if there is such a chunk.
-    ///
-    /// # Safety
-    /// As [`Part::stage_keys`], for the head's triangles.
-    #[inline(always)]
-    unsafe fn stage_triangles(&self, chunk: usize) {
-        if self.args.tokens_in(chunk) > 0 {
-            let source = Global::new(self.args.scratch_of(chunk, self.value_head).as_ptr().cast_const());
-            for turn in 0..(2 * TRIANGLE / 4).div_ceil(THREADS_PER_VALUE) {
-                let index = 4 * (self.role.thread + turn * THREADS_PER_VALUE);
-                if index < 2 * TRIANGLE {
-                    // SAFETY: bounds: both triangles, at the start of the head's scratch. Owner: one quad a thread.
-                    // Barrier: by the caller.
-                    unsafe { copy_16(&raw mut (*self.head).triangles, index, source, T_INV + index) };
-                }
-            }
-        }
-    }
-
-    /// What chunk `chunk` brings to this thread; tokens past the end have value 0.
-    #[inline(always)]
-    fn read_token(&self, chunk: usize) -> Token {
-        let tokens = self.args.tokens_in(chunk);
-        let mut token = Token { v: [0.0; 4], decay: 0.0, total_decay: 0.0 };
-        if tokens > 0 {
-            let scratch = Global::new(self.args.scratch_of(chunk, self.value_head).as_ptr().cast_const());
-            // SAFETY: bounds: the head's scratch of a chunk that exists. Owner: written by the launch before.
-            unsafe {
-                token.decay = scratch.at(DECAY + self.role.token);
-                token.total_decay = scratch.at(TOTAL_DECAY);
-            }
-        }
-        if self.role.token < tokens {
-            // SAFETY: bounds: the token exists, columns are the head's. Read only.
-            token.v = unsafe { self.v.quad(chunk * CHUNK * self.args.v_token_stride) };
-        }
-        token
+    fn out(&self) -> GlobalMut<f32> {
+        let Args { out_head_stride, out_token_stride, .. } = *self.args;
+        let column = self.first_column + self.role.column_quad * 4;
+        self.args.out.offset(self.value_head * out_head_stride + self.role.token * out_token_stride + column)
     }
 
     /// The thread's part of the initial state.
@@ -298,7 +366,8 @@ impl<'a> Part<'a> {
         let Role { state_rows, state_columns, .. } = self.role;
         // SAFETY: a field.
         let s = unsafe { &raw mut (*self.head).s };
-        [0, 1].map(|row| view(s, column_index(4 * state_rows + row, state_columns)))
+        // SAFETY: bounds: state_rows < 32.
+        [0, 1].map(|row| unsafe { view(s, column_index(4 * state_rows + row, state_columns)) })
     }
 
     /// Writes the thread's part of the state for the next project.
@@ -330,17 +399,20 @@ impl<'a> Part<'a> {
     /// # Safety
     /// Keys, queries and the state are complete; all lanes of the warp are here.
     #[inline(always)]
-    unsafe fn project(&self, k: *mut Tile<{ CHUNK * HEAD_DIM }>) -> (Quad, Quad) {
+    unsafe fn project(&self, k: *mut KeyTile) -> (Quad, Quad) {
         let Role { token, column_quad, row_part, .. } = self.role;
         // SAFETY: a field.
         let (q, s) = unsafe { (&raw mut (*self.keys).q, &raw mut (*self.head).s) };
-        let rows = |tile, other_token| view(tile, key_index(token ^ other_token, row_part));
+        // SAFETY: bounds: token < 32, row_part < 8.
+        let rows = |tile, other_token| unsafe { view(tile, key_index(token ^ other_token, row_part)) };
         let (k_rows, q_rows): (TokenRows, TokenRows) =
             ([0, 1, 2, 3].map(|other| rows(k, other)), [0, 1, 2, 3].map(|other| rows(q, other)));
         // Of even and odd rows, own column quad and the other.
-        let [even, odd] =
-            [0, 1].map(|row| [0, 2].map(|other| view(s, column_index(4 * row_part + row, column_quad ^ other))));
+        let index = |row, other| column_index(4 * row_part + row, column_quad ^ other);
+        // SAFETY: bounds: row_part < 8.
+        let [even, odd] = [0, 1].map(|row| [0, 2].map(|other| unsafe { view(s, index(row, other)) }));
         let (mut keys, mut queries) = ([[[0.0; 4]; 2]; 4], [[[0.0; 4]; 2]; 4]);
+        // Not unrolled (by its size): then the loads of all turns want registers at once.
         for turn in 0..ROW_TURNS {
             let mut s = [[[0.0; 4]; 2]; 4];
             for pair in 0..2 {
@@ -374,10 +446,12 @@ impl<'a> Part<'a> {
         let (mut d, mut o) = ([[0.0; 4]; 4], [[0.0; 4]; 4]);
         // SAFETY: a field.
         let (y, triangles) = unsafe { (&raw mut (*self.head).y, &raw mut (*self.head).triangles) };
+        // SAFETY: bounds: rows below 16.
         let [even, odd]: [*mut Tile<Y_VIEW>; 2] =
-            [0, 1].map(|row| view(y, column_index(token % 4 * 4 + row, column_quad)));
+            [0, 1].map(|row| unsafe { view(y, column_index(token % 4 * 4 + row, column_quad)) });
+        // SAFETY: bounds: token < 32; a view that begins above the diagonal is not read.
         let rows: [*mut Tile<TRIANGLE_VIEW>; 4] =
-            [0, 1, 2, 3].map(|other| view(triangles, triangle_index(token ^ other, token % 4)));
+            [0, 1, 2, 3].map(|other| unsafe { view(triangles, triangle_index(token ^ other, token % 4)) });
         for turn in 0..2 {
             let earlier_quad = token % 4 + 4 * turn;
             if earlier_quad <= token / 4 {
@@ -412,14 +486,17 @@ impl<'a> Part<'a> {
     /// # Safety
     /// Keys and d are complete; project has left the state, and reads it after a barrier to come.
     #[inline(always)]
-    unsafe fn update(&self, total_decay: f32, k: *mut Tile<{ CHUNK * HEAD_DIM }>) {
+    unsafe fn update(&self, total_decay: f32, k: *mut KeyTile) {
         let Role { state_rows, state_columns, .. } = self.role;
         // SAFETY: a field.
         let d = unsafe { &raw mut (*self.head).d };
         // Of even and odd groups of four tokens.
-        let k: [*mut Tile<{ (CHUNK - 1) * HEAD_DIM + 4 }>; 2] = [0, 4].map(|token| view(k, key_index(token, state_rows) % HEAD_DIM));
+        // SAFETY: bounds: state_rows < 32.
+        let k: [*mut Tile<{ (CHUNK - 1) * HEAD_DIM + 4 }>; 2] =
+            [0, 4].map(|token| unsafe { view(k, key_index(token, state_rows) % HEAD_DIM) });
+        // SAFETY: bounds: state_columns < 4.
         let d: [*mut Tile<{ (CHUNK - 1) * COLUMNS_PER_BLOCK + 4 }>; 2] =
-            [0, 4].map(|token| view(d, column_index(token, state_columns) % COLUMNS_PER_BLOCK));
+            [0, 4].map(|token| unsafe { view(d, column_index(token, state_columns) % COLUMNS_PER_BLOCK) });
         // SAFETY: this thread's part.
         let mut s = unsafe { self.read_state() };
         for value in s.as_flattened_mut() {
@@ -449,6 +526,17 @@ impl<'a> Part<'a> {
 
 /// What project adds up: [own token, then the three others of its group][own column quad, the other][column].
 type Sums = [[Quad; 2]; 4];
+
+/// `thread_idx_x()`, by a way that the compiler does not see through: what follows from it is computed again, where else
+/// it would be kept in registers from the kernel's start to its end.
+///
+/// # Safety
+/// All lanes of the warp make this call together.
+#[inline(always)]
+unsafe fn thread_again() -> u32 {
+    // SAFETY: all lanes are here.
+    unsafe { warp_shuffle_idx(f32::from_bits(thread_idx_x()), lane_id()).to_bits() }
+}
 
 /// What a thread reads of one column quad of y, in even or odd rows, and of a row of both triangles.
 const Y_VIEW: usize = (16 + 2) * COLUMNS_PER_BLOCK + 4;
@@ -527,24 +615,25 @@ unsafe fn gather_tokens(parts: &[Quad; 4]) -> Quad {
 /// k, v and out have 16-byte aligned rows; out and the final state overlap no input but the initial state.
 #[inline(always)]
 pub unsafe fn run<const VALUES: usize>(args: Args) {
-    let part = Part::here::<VALUES>(&args);
+    let part = Part::of::<VALUES>(&args, thread_idx_x());
     let (keys, head) = (part.keys, part.head);
     let column_of_token = column_index(part.role.token, part.role.column_quad);
-    let chunks = (args.tokens as usize).div_ceil(CHUNK);
+    let mut inputs = Inputs::<VALUES>::first(&part);
+    let mut out = part.out();
 
     // SAFETY: nothing has been read yet; the first chunk's barriers order all of it.
     unsafe {
-        part.stage_keys::<VALUES>(&raw mut (*keys).k[0], part.k, args.k_token_stride, 0);
-        part.stage_keys::<VALUES>(&raw mut (*keys).q, part.q, args.q_token_stride, 0);
+        inputs.stage_keys(&args, part.role, &raw mut (*keys).k[0], &raw mut (*keys).q);
         commit();
-        part.stage_triangles(0);
+        inputs.stage_triangles(part.role, head);
         commit();
     }
     // SAFETY: as above.
     unsafe { part.show_state(&part.load_state()) };
-    let mut next = part.read_token(0);
+    let mut next = inputs.token(part.role);
 
-    for chunk in 0..chunks {
+    let mut chunk = 0;
+    while inputs.tokens > 0 {
         let token = next;
         // SAFETY: of two tiles, this chunk's and the other.
         let (k, next_k) = unsafe { (&raw mut (*keys).k[chunk % 2], &raw mut (*keys).k[(chunk + 1) % 2]) };
@@ -564,38 +653,45 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
         wait::<0>();
         // SAFETY: all threads run all chunks. y complete, and the triangles, for solve; project has left the queries.
         unsafe { sync_threads() };
+        // SAFETY: bounds: the head's scratch of this chunk. Owner: written by the launch before.
+        let total_decay = unsafe { inputs.scratch.at(TOTAL_DECAY) };
+        let exists = part.role.token < inputs.tokens as usize;
+        inputs.advance(&args);
         // SAFETY: the next chunk's keys go where update last read before the barrier above, queries where project has.
-        unsafe {
-            part.stage_keys::<VALUES>(next_k, part.k, args.k_token_stride, chunk + 1);
-            part.stage_keys::<VALUES>(&raw mut (*keys).q, part.q, args.q_token_stride, chunk + 1);
-        }
+        unsafe { inputs.stage_keys(&args, part.role, next_k, &raw mut (*keys).q) };
         commit();
-        next = part.read_token(chunk + 1);
+        next = inputs.token(part.role);
         // SAFETY: complete by the barrier; all lanes are here.
-        let (d, o) = unsafe { part.solve() };
+        let (d, o) = unsafe { Part::of::<VALUES>(&args, thread_again()).solve() };
         // SAFETY: bounds: by `Role`. Owner: this thread alone has (token, column quad). Barrier: update read the last d
         // before the chunk's first barrier, and reads this one after the one below.
         unsafe { Tile::put_quad(&raw mut (*head).d, column_of_token, d) };
-        if part.role.token < args.tokens_in(chunk) {
+        if exists {
             let from_state = args.scale * token.decay;
-            let mut out = [0.0; 4];
+            let mut values = [0.0; 4];
             for column in 0..4 {
-                out[column] = fma(from_state, state_at_q[column], o[column]);
+                values[column] = fma(from_state, state_at_q[column], o[column]);
             }
             // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column quad).
-            unsafe { part.out.put_quad(chunk * CHUNK * args.out_token_stride, out) };
+            unsafe { out.put_quad(0, values) };
         }
+        out = out.offset(CHUNK * args.out_token_stride);
         // SAFETY: all threads run all chunks. d complete for update; solve has left the triangles.
         unsafe { sync_threads() };
         // SAFETY: solve has left the triangles.
-        unsafe { part.stage_triangles(chunk + 1) };
+        unsafe { inputs.stage_triangles(part.role, head) };
         commit();
-        // SAFETY: complete by the barrier. Project has left the state, and reads it after the next chunk's first barrier.
-        unsafe { part.update(token.total_decay, k) };
+        // SAFETY: complete by the barrier; all lanes are here. Project has left the state, and reads it after the next
+        // chunk's first barrier.
+        unsafe { Part::of::<VALUES>(&args, thread_again()).update(total_decay, k) };
+        chunk += 1;
     }
     wait::<0>();
-    // SAFETY: shown above.
-    part.store_state(&unsafe { part.read_state() });
+    // SAFETY: all lanes are here; the state was shown above.
+    unsafe {
+        let part = Part::of::<VALUES>(&args, thread_again());
+        part.store_state(&part.read_state());
+    }
 }
 
 #[cfg(test)]
