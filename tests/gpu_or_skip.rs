@@ -35,7 +35,8 @@ pub fn gpu() -> Option<&'static Gdn> {
 pub fn gpu_or_skip(what: &str, cases: usize) -> Option<&'static Gdn> {
     let gpu = gpu();
     if gpu.is_none() {
-        say(&format!("skipped: no device ({cases} cases): {what}"));
+        let unit = if cases == 1 { "case" } else { "cases" };
+        say(&format!("skipped: no device ({cases} {unit}): {what}"));
     }
     gpu
 }
