@@ -29,6 +29,7 @@
 //! # Why it is shaped so
 //! CHUNK is 32: longer chunks multiply more by triangles, shorter ones meet at more barriers.
 use crate::shape::HEAD_DIM;
+use cuda_std::warp::{lane_id, warp_shuffle_idx};
 use cuda_std::{GlobalMut, Tile};
 
 /// Tokens of a chunk.
@@ -181,6 +182,17 @@ pub unsafe fn view<const N: usize, const M: usize>(tile: *mut Tile<N>, index: us
     // SAFETY: by the caller.
     unsafe { core::hint::assert_unchecked(index + M <= N) };
     Tile::address(tile, index, M).cast()
+}
+
+/// `value`, by a way that the compiler does not see through: what follows from it is computed again, where else it would
+/// be kept in registers.
+///
+/// # Safety
+/// All lanes of the warp make this call together.
+#[inline(always)]
+pub unsafe fn again(value: u32) -> u32 {
+    // SAFETY: all lanes are here.
+    unsafe { warp_shuffle_idx(f32::from_bits(value), lane_id()).to_bits() }
 }
 
 #[cfg(test)]

@@ -17,16 +17,17 @@
 //! A launch has few blocks a multiprocessor, so what counts is how long a block waits for itself: there are three barriers,
 //! and the substitution, a chain of 31 steps, takes all of a row's sums along at once.
 use super::chunk::{
-    Args, BLOCKS, CHUNK, DECAY, P, T_INV, TOKEN_QUADS, TOTAL_DECAY, TRIANGLE, chunk_kernel, key_index, triangle_index,
+    Args, BLOCK, BLOCKS, CHUNK, DECAY, P, T_INV, TOKEN_QUADS, TOTAL_DECAY, TRIANGLE, again, chunk_kernel, key_index,
+    triangle_index, view,
 };
 use crate::shape::{HEAD_DIM, MOST_VALUES_PER_KEY, value_head};
+use cuda_std::Tile;
 use cuda_std::async_copy::{commit, copy_16, wait};
 use cuda_std::float::{exp, fma};
 use cuda_std::memory::Quad;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
 use cuda_std::warp::{warp_shuffle_idx, warp_shuffle_up, warp_shuffle_xor};
-use cuda_std::Tile;
 
 /// Threads of a block.
 pub const THREADS: usize = BLOCKS * PARTS;
@@ -70,7 +71,7 @@ pub const fn shared_bytes(values: usize) -> usize {
 }
 
 chunk_kernel! {
-    kernel "chunk_prep", capability 80, blocks 1;
+    kernel "chunk_prep", capability 80, blocks 2;
     entry gdn_chunk_prep_r1 = run::<1>, threads THREADS, shared shared_bytes(1);
     entry gdn_chunk_prep_r2 = run::<2>, threads THREADS, shared shared_bytes(2);
     entry gdn_chunk_prep_r3 = run::<3>, threads THREADS, shared shared_bytes(3);
@@ -80,13 +81,14 @@ chunk_kernel! {
 /// The group of tokens and of earlier tokens of a triangle's block.
 #[inline(always)]
 fn place_of(block: usize) -> (usize, usize) {
-    let mut token_quad = 0;
-    for quad in 1..TOKEN_QUADS {
+    let (block, mut token_quad) = (block as u32, 0);
+    for quad in 1..TOKEN_QUADS as u32 {
         if block >= quad * (quad + 1) / 2 {
             token_quad = quad;
         }
     }
-    (token_quad, block - token_quad * (token_quad + 1) / 2)
+    let earlier_quad = block - token_quad * (token_quad + 1) / 2;
+    (token_quad as usize, earlier_quad as usize % TOKEN_QUADS)
 }
 
 /// `high + low`, where `low` is what `high` was rounded by.
@@ -117,8 +119,7 @@ struct Part<'a> {
 
 impl<'a> Part<'a> {
     #[inline(always)]
-    fn here(args: &'a Args) -> Self {
-        let thread = thread_idx_below::<THREADS>();
+    fn of(args: &'a Args, thread: usize) -> Self {
         let chunk = block_idx_x() as usize;
         Self {
             args,
@@ -231,38 +232,29 @@ impl<'a> Part<'a> {
         let part = self.thread % PARTS;
         // What is left to this lane in the end: a row of k.k or of q.k.
         let (of, token) = (part / 4, token_quad * 4 + part % 4);
-        // [own matrix, the other][own token, then the three others of its group][earlier token]
-        let mut sums = [[[0.0f32; 4]; 4]; 2];
-        for turn in 0..HEAD_DIM / 4 / PARTS {
-            let row_quad = part + PARTS * turn;
-            let mut k = [[0.0; 4]; 4];
-            for i in 0..4 {
-                // SAFETY: bounds: token < 32, row quad < 32. Barrier: "keys complete".
-                unsafe {
-                    k[i] = Tile::quad(&raw mut (*self.keys).rows[0], key_index(4 * earlier_quad + i, row_quad));
-                }
-            }
-            for other in 0..2 {
-                // SAFETY: of two tiles.
-                let tile = unsafe { (&raw mut (*self.keys).rows).cast::<Tile<{ CHUNK * HEAD_DIM }>>() };
-                let tile = tile.wrapping_add(of ^ other);
-                for other_token in 0..4 {
-                    // SAFETY: as above.
-                    let x = unsafe { Tile::quad(tile, key_index(token ^ other_token, row_quad)) };
-                    for i in 0..4 {
-                        for row in 0..4 {
-                            let sum = &mut sums[other][other_token][i];
-                            *sum = fma(x[row], k[i][row], *sum);
-                        }
-                    }
-                }
+        // SAFETY: a field, which is two tiles of one layout.
+        let rows = unsafe { (&raw mut (*self.keys).rows).cast::<Tile<{ 2 * CHUNK * HEAD_DIM }>>() };
+        let index = |of, token| of * CHUNK * HEAD_DIM + key_index(token, part);
+        // SAFETY: bounds: of two tiles, token < 32, part < 8.
+        let [own, other]: [TokenRows; 2] = [of, 1 - of]
+            .map(|of| [0, 1, 2, 3].map(|other_token| unsafe { view(rows, index(of, token ^ other_token)) }));
+        // SAFETY: bounds: four keys from one in 0, 4 .. 28 on.
+        let earlier: *mut Tile<EARLIER_VIEW> = unsafe { view(rows, index(0, 4 * earlier_quad)) };
+        let (mut own_sums, mut other_sums) = ([[0.0; 4]; 4], [[0.0; 4]; 4]);
+        for turn in 0..ROW_TURNS {
+            // SAFETY: bounds: by the view. Barrier: "keys complete".
+            let k = [0, 1, 2, 3].map(|i| unsafe { Tile::quad(earlier, i * HEAD_DIM + turn * 4 * PARTS) });
+            // SAFETY: keys and queries are complete.
+            unsafe {
+                multiply(&mut own_sums, &own, turn, &k);
+                multiply(&mut other_sums, &other, turn, &k);
             }
         }
         let mut gathered = [0.0; 4];
         for i in 0..4 {
             let mut halves = [0.0; 4];
             for other_token in 0..4 {
-                let [own, other] = [0, 1].map(|other| sums[other][other_token][i]);
+                let (own, other) = (own_sums[other_token][i], other_sums[other_token][i]);
                 // SAFETY: all lanes are here. Bit 2 of the lane is the matrix, bits 0 and 1 the token.
                 halves[other_token] = own + unsafe { warp_shuffle_xor(other, 4) };
             }
@@ -277,7 +269,8 @@ impl<'a> Part<'a> {
         // quad). Barrier: by the caller.
         unsafe {
             let tile = (&raw mut (*self.keys).products).cast::<Tile<TRIANGLE>>().wrapping_add(of);
-            Tile::put_quad(tile, triangle_index(token, earlier_quad), gathered);
+            let row: *mut Tile<4> = view(tile, triangle_index(token, earlier_quad));
+            Tile::put_quad(row, 0, gathered);
         }
     }
 
@@ -292,8 +285,7 @@ impl<'a> Part<'a> {
         let token = token_quad * 4 + quad % 4;
         let index = 4 * quad;
         // SAFETY: bounds: quad < 144. Barrier: "products complete".
-        let [k_k, q_k] =
-            [0, 1].map(|of| unsafe { Tile::quad(&raw mut (*self.keys).products[of], index) });
+        let [k_k, q_k] = [0, 1].map(|of| unsafe { Tile::quad(&raw mut (*self.keys).products[of], index) });
         for turn in 0..VALUES.div_ceil(TEAMS) {
             let value = team + TEAMS * turn;
             if value < VALUES {
@@ -332,11 +324,13 @@ impl<'a> Part<'a> {
     #[inline(always)]
     unsafe fn solve(&self, value: usize, is_p: bool) {
         let (token, head) = (self.lane, self.head(value));
+        // SAFETY: a field; bounds: the row of blocks and seven more blocks end with the triangle.
+        let q_row: *mut Tile<ROW_OF_BLOCKS> = unsafe { view(&raw mut (*head).q, triangle_index(token, 0)) };
         let mut x = [[0.0; 4]; TOKEN_QUADS];
         for quad in 0..TOKEN_QUADS {
             if is_p && quad <= token / 4 {
                 // SAFETY: bounds: quad <= token / 4. Barrier: "A and Q complete".
-                x[quad] = unsafe { Tile::quad(&raw mut (*head).q, triangle_index(token, quad)) };
+                x[quad] = unsafe { Tile::quad(q_row, quad * BLOCK) };
             }
             for i in 0..4 {
                 if !is_p && 4 * quad + i == token {
@@ -372,6 +366,34 @@ impl<'a> Part<'a> {
     }
 }
 
+/// What a lane reads of a row of a triangle.
+const ROW_OF_BLOCKS: usize = (TOKEN_QUADS - 1) * BLOCK + 4;
+
+/// A lane takes its part of the rows in so many turns, four rows of every 32 each.
+const ROW_TURNS: usize = HEAD_DIM / 4 / PARTS;
+/// What a lane reads of a token's keys, and of four tokens' keys.
+const ROW_VIEW: usize = (ROW_TURNS - 1) * 4 * PARTS + 4;
+const EARLIER_VIEW: usize = 3 * HEAD_DIM + ROW_VIEW;
+/// A lane's rows of the own token and of the three others of its group.
+type TokenRows = [*mut Tile<ROW_VIEW>; 4];
+
+/// Adds to the sums [own token, then the three others of its group][earlier token] what a turn's four rows give.
+///
+/// # Safety
+/// The keys or queries are complete.
+#[inline(always)]
+unsafe fn multiply(sums: &mut [Quad; 4], rows: &TokenRows, turn: usize, k: &[Quad; 4]) {
+    for other_token in 0..4 {
+        // SAFETY: bounds: by the view. Barrier: by the caller.
+        let x = unsafe { Tile::quad(rows[other_token], turn * 4 * PARTS) };
+        for i in 0..4 {
+            for row in 0..4 {
+                sums[other_token][i] = fma(x[row], k[i][row], sums[other_token][i]);
+            }
+        }
+    }
+}
+
 /// Solves x (I + A) = x for one row: from the last entry on, each is final when its turn comes and leaves those before it.
 ///
 /// # Safety
@@ -402,7 +424,7 @@ unsafe fn substitute(x: &mut [Quad; TOKEN_QUADS], head: *mut Head) {
 /// tensor holds what its shape and strides describe; q and k have 16-byte aligned rows.
 #[inline(always)]
 pub unsafe fn run<const VALUES: usize>(args: Args) {
-    let part = Part::here(&args);
+    let part = Part::of(&args, thread_idx_below::<THREADS>());
     // SAFETY: nobody has read anything yet. A warp has a value head or none.
     unsafe {
         part.stage_keys();
@@ -417,6 +439,8 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     unsafe { part.products() };
     // SAFETY: all threads are here. Products complete, for weigh; sums of gates too, also for solve.
     unsafe { sync_threads() };
+    // SAFETY: all lanes are here.
+    let part = Part::of(&args, unsafe { again(part.thread as u32) } as usize % THREADS);
     // SAFETY: complete by the barrier.
     unsafe { part.weigh::<VALUES>() };
     // SAFETY: all threads are here. A and Q complete, for solve.

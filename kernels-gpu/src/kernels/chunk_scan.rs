@@ -28,8 +28,8 @@
 //! The next chunk's keys arrive while this one is computed, queries and triangles when theirs are no longer read. Four value
 //! heads a key head are two blocks of two.
 use super::chunk::{
-    Args, BLOCK, CHUNK, DECAY, ROW_QUADS, SCRATCH_STRIDE, T_INV, TOTAL_DECAY, TRIANGLE, chunk_kernel, column_index, key_index,
-    triangle_index, view,
+    Args, BLOCK, CHUNK, DECAY, ROW_QUADS, SCRATCH_STRIDE, T_INV, TOTAL_DECAY, TRIANGLE, again, chunk_kernel,
+    column_index, key_index, triangle_index, view,
 };
 use crate::shape::{HEAD_DIM, value_head};
 use cuda_std::async_copy::{commit, copy_16, wait};
@@ -37,7 +37,7 @@ use cuda_std::float::fma;
 use cuda_std::memory::Quad;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_x};
-use cuda_std::warp::{lane_id, warp_shuffle_idx, warp_shuffle_xor};
+use cuda_std::warp::warp_shuffle_xor;
 use cuda_std::{Global, GlobalMut, Tile};
 
 /// Threads for each value head of a block.
@@ -412,8 +412,11 @@ impl<'a> Part<'a> {
         // SAFETY: bounds: row_part < 8.
         let [even, odd] = [0, 1].map(|row| [0, 2].map(|other| unsafe { view(s, index(row, other)) }));
         let (mut keys, mut queries) = ([[[0.0; 4]; 2]; 4], [[[0.0; 4]; 2]; 4]);
-        // Not unrolled (by its size): then the loads of all turns want registers at once.
-        for turn in 0..ROW_TURNS {
+        // Not unrolled (by its size): then the loads of all turns want registers at once. And not seen through: then each
+        // of the twelve addresses would be counted up in a register of its own.
+        for turn in 0..ROW_TURNS as u32 {
+            // SAFETY: all lanes are here.
+            let turn = unsafe { again(turn) } as usize % ROW_TURNS;
             let mut s = [[[0.0; 4]; 2]; 4];
             for pair in 0..2 {
                 for other in 0..2 {
@@ -526,17 +529,6 @@ impl<'a> Part<'a> {
 
 /// What project adds up: [own token, then the three others of its group][own column quad, the other][column].
 type Sums = [[Quad; 2]; 4];
-
-/// `thread_idx_x()`, by a way that the compiler does not see through: what follows from it is computed again, where else
-/// it would be kept in registers from the kernel's start to its end.
-///
-/// # Safety
-/// All lanes of the warp make this call together.
-#[inline(always)]
-unsafe fn thread_again() -> u32 {
-    // SAFETY: all lanes are here.
-    unsafe { warp_shuffle_idx(f32::from_bits(thread_idx_x()), lane_id()).to_bits() }
-}
 
 /// What a thread reads of one column quad of y, in even or odd rows, and of a row of both triangles.
 const Y_VIEW: usize = (16 + 2) * COLUMNS_PER_BLOCK + 4;
@@ -662,7 +654,7 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
         commit();
         next = inputs.token(part.role);
         // SAFETY: complete by the barrier; all lanes are here.
-        let (d, o) = unsafe { Part::of::<VALUES>(&args, thread_again()).solve() };
+        let (d, o) = unsafe { Part::of::<VALUES>(&args, again(thread_idx_x())).solve() };
         // SAFETY: bounds: by `Role`. Owner: this thread alone has (token, column quad). Barrier: update read the last d
         // before the chunk's first barrier, and reads this one after the one below.
         unsafe { Tile::put_quad(&raw mut (*head).d, column_of_token, d) };
@@ -683,13 +675,13 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
         commit();
         // SAFETY: complete by the barrier; all lanes are here. Project has left the state, and reads it after the next
         // chunk's first barrier.
-        unsafe { Part::of::<VALUES>(&args, thread_again()).update(total_decay, k) };
+        unsafe { Part::of::<VALUES>(&args, again(thread_idx_x())).update(total_decay, k) };
         chunk += 1;
     }
     wait::<0>();
     // SAFETY: all lanes are here; the state was shown above.
     unsafe {
-        let part = Part::of::<VALUES>(&args, thread_again());
+        let part = Part::of::<VALUES>(&args, again(thread_idx_x()));
         part.store_state(&part.read_state());
     }
 }
