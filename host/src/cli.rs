@@ -3,7 +3,7 @@
 mod bench;
 mod plan;
 
-pub use bench::BenchArguments;
+pub use bench::{BenchArguments, Multiprocessors};
 pub use plan::PlanArguments;
 
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 //! Every kernel's PTX entries: what `xtask` builds and verifies, and what tests loop over.
-use crate::kernels::{chunk_prep, chunk_scan, recurrent_by_column, recurrent_by_key_head};
+use crate::kernels::{chunk_prep, chunk_scan, hold, recurrent_by_column, recurrent_by_key_head};
 use cuda_std::kernel::EntryFacts;
 
 /// The facts of every PTX entry.
@@ -10,5 +10,6 @@ pub fn entries() -> Vec<EntryFacts> {
         .chain(recurrent_by_column::KERNEL.facts())
         .chain(chunk_prep::KERNEL.facts())
         .chain(chunk_scan::KERNEL.facts())
+        .chain(hold::KERNEL.facts())
         .collect()
 }

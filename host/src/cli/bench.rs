@@ -23,6 +23,9 @@ pub struct BenchArguments {
     /// Which key head a value head reads
     #[arg(long, value_enum, default_value_t = MapArgument::Grouped)]
     pub map: MapArgument,
+    /// With how many of the GPU's multiprocessors, separated by commas; the others are held by a waiting kernel
+    #[arg(long, value_name = "N,..|all", value_delimiter = ',', default_value = "all", value_parser = parse_multiprocessors)]
+    pub multiprocessors: Vec<Multiprocessors>,
     /// Samples of each path and length; fewer are taken where a call takes long
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub samples: u32,
@@ -41,6 +44,21 @@ pub struct BenchArguments {
     /// A report in JSON on standard output, and nothing else there
     #[arg(long)]
     pub json: bool,
+}
+
+/// How many of a GPU's multiprocessors may work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Multiprocessors {
+    All,
+    So(u32),
+}
+
+fn parse_multiprocessors(text: &str) -> Result<Multiprocessors, String> {
+    match text.parse() {
+        _ if text == "all" => Ok(Multiprocessors::All),
+        Ok(count) if count > 0 => Ok(Multiprocessors::So(count)),
+        _ => Err(format!("expected a number of multiprocessors or `all`, got {text:?}")),
+    }
 }
 
 /// Nothing to do has no time a token.

@@ -181,6 +181,14 @@ impl Device {
         })
     }
 
+    /// Lets launches of `symbol` have so much dynamic shared memory, for a kernel whose entry does not say how much.
+    pub fn allow_shared_bytes(&self, symbol: &str, bytes: u32) -> Result<(), DriverError> {
+        match self.functions.get(symbol) {
+            Some(function) => set_shared_bytes(function.0, bytes),
+            None => Ok(()),
+        }
+    }
+
     /// Waits until `stream` has done everything enqueued so far, and reports what failed on the way.
     pub fn synchronize(&self, stream: Stream) -> Result<(), CudaError> {
         let _current = self.current()?;

@@ -78,6 +78,12 @@ pub enum CudaError {
         /// What `cuLaunchKernel` said.
         source: DriverError,
     },
+    /// A measurement under held multiprocessors outlasted the kernel that holds them.
+    #[error("the multiprocessors were held for at most {} s, and the call took longer", most.as_secs())]
+    HeldTooLong {
+        /// The kernel's limit.
+        most: std::time::Duration,
+    },
     /// Any other driver call.
     #[error(transparent)]
     Driver(#[from] DriverError),

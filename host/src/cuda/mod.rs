@@ -2,6 +2,7 @@
 mod call;
 mod device;
 mod error;
+mod hold;
 mod ptx;
 mod raw;
 mod reruns;

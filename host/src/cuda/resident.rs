@@ -1,6 +1,7 @@
 //! Inputs that stay on the device, for measurements: one call at a time, between two events and on a cold cache.
 use super::call::{Call, View};
 use super::error::{CudaError, DriverError};
+use super::hold::Hold;
 use super::{Gdn, Stream};
 use crate::call::Strides;
 use crate::error::Result;
@@ -31,6 +32,13 @@ pub struct Resident {
 /// What needs the device's context when it goes.
 #[derive(Debug)]
 struct Held {
+    buffers: Buffers,
+    hold: Hold,
+}
+
+/// The calls' memory, stream and events.
+#[derive(Debug)]
+struct Buffers {
     heads: Heads,
     tokens: usize,
     scale: f32,
@@ -57,10 +65,11 @@ impl Gdn {
     pub fn resident(&self, inputs: &Inputs) -> Result<Resident> {
         let _current = self.device.current()?;
         let bus_address = bus_address().map_err(CudaError::from)?;
-        let held = Held::new(inputs).map_err(CudaError::from)?;
-        // Copies of few bytes return before they have arrived, and `held.stream` does not wait for them by itself.
+        let buffers = Buffers::new(inputs).map_err(CudaError::from)?;
+        let hold = Hold::new(&self.device).map_err(CudaError::from)?;
+        // Copies of few bytes return before they have arrived, and the stream of the calls does not wait for them by itself.
         self.synchronize(Stream::LEGACY)?;
-        Ok(Resident { gdn: self.clone(), bus_address, held: Some(held) })
+        Ok(Resident { gdn: self.clone(), bus_address, held: Some(Held { buffers, hold }) })
     }
 }
 
@@ -79,26 +88,20 @@ impl Resident {
         &self.bus_address
     }
 
-    /// Microseconds on the device that `kernel` takes for the first `tokens` tokens, on a cache that holds none of them.
+    /// Microseconds on the device that `kernel` takes for the first `tokens` tokens, on a cache that holds none of them
+    /// and with so many of the device's multiprocessors, the others being held. Call [`Resident::results`] first: what a
+    /// path allocates in its first call would wait for those.
     ///
     /// # Errors
     /// As [`Gdn::run_by`]; [`Error::Cuda`](crate::Error::Cuda) where it failed on the way.
     ///
     /// # Panics
     /// If `tokens` is above what the inputs hold.
-    pub fn time(&mut self, kernel: Kernel, tokens: usize) -> Result<f64> {
+    pub fn time(&mut self, kernel: Kernel, tokens: usize, multiprocessors: u32) -> Result<f64> {
         let _current = self.gdn.device.current()?;
         let held = self.held.as_mut().expect("held until it is dropped");
-        let driver = |error| CudaError::from(DriverError::from(error));
-        // SAFETY: types: any bits are u32s. Lengths: the buffer's own. Lifetime: the stream is synchronised below, and
-        // by whoever comes next if that is not reached: all work on the buffers is on this stream.
-        unsafe { held.scrub.set_32_async(0, &held.stream) }.map_err(driver)?;
-        held.start.record(&held.stream).map_err(driver)?;
-        held.enqueue(&self.gdn, kernel, tokens)?;
-        held.end.record(&held.stream).map_err(driver)?;
-        self.gdn.synchronize(Stream::from(&held.stream))?;
-        let milliseconds = held.end.elapsed_time_f32(&held.start).map_err(driver)?;
-        Ok(f64::from(milliseconds) * 1e3)
+        let others = self.gdn.facts().multiprocessors.saturating_sub(multiprocessors);
+        held.hold.during(&self.gdn.device, others, || held.buffers.time(&self.gdn, kernel, tokens))
     }
 
     /// What `kernel` makes of the first `tokens` tokens: `out` `[tokens, HV, V]` and the state after them,
@@ -111,7 +114,7 @@ impl Resident {
     /// If `tokens` is above what the inputs hold, or `out` or `state` have another length.
     pub fn results(&mut self, kernel: Kernel, tokens: usize, out: &mut [f32], state: &mut [f32]) -> Result<Launch> {
         let _current = self.gdn.device.current()?;
-        let held = self.held.as_mut().expect("held until it is dropped");
+        let held = &mut self.held.as_mut().expect("held until it is dropped").buffers;
         let driver = |error| CudaError::from(DriverError::from(error));
         for buffer in [&mut held.out, &mut held.final_state] {
             // SAFETY: types: any bits are f32s. Lengths: the buffer's own. Lifetime: as in `time`.
@@ -126,7 +129,7 @@ impl Resident {
     }
 }
 
-impl Held {
+impl Buffers {
     fn new(inputs: &Inputs) -> Result<Self, DriverError> {
         let cache = CurrentContext::get_device()?.get_attribute(DeviceAttribute::L2CacheSize)?;
         let scrub_bytes = (SCRUB_FACTOR * usize::try_from(cache).unwrap_or(0)).max(LEAST_SCRUB);
@@ -148,6 +151,20 @@ impl Held {
             end: Event::new(EventFlags::DEFAULT)?,
             stream: cust::stream::Stream::new(StreamFlags::NON_BLOCKING, None)?,
         })
+    }
+
+    /// Microseconds of one call on the device.
+    fn time(&mut self, gdn: &Gdn, kernel: Kernel, tokens: usize) -> Result<f64> {
+        let driver = |error| CudaError::from(DriverError::from(error));
+        // SAFETY: types: any bits are u32s. Lengths: the buffer's own. Lifetime: the stream is synchronised below, and
+        // by whoever comes next if that is not reached: all work on the buffers is on this stream.
+        unsafe { self.scrub.set_32_async(0, &self.stream) }.map_err(driver)?;
+        self.start.record(&self.stream).map_err(driver)?;
+        self.enqueue(gdn, kernel, tokens)?;
+        self.end.record(&self.stream).map_err(driver)?;
+        gdn.synchronize(Stream::from(&self.stream))?;
+        let milliseconds = self.end.elapsed_time_f32(&self.start).map_err(driver)?;
+        Ok(f64::from(milliseconds) * 1e3)
     }
 
     /// Enqueues one call on the stream.
@@ -184,7 +201,7 @@ impl Drop for Resident {
             return;
         };
         if let Some(held) = &self.held {
-            let _ = self.gdn.synchronize(Stream::from(&held.stream));
+            let _ = self.gdn.synchronize(Stream::from(&held.buffers.stream));
         }
         drop(self.held.take());
     }

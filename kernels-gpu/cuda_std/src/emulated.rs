@@ -2,6 +2,8 @@
 //!
 //! Accesses are not inlined into the kernel: their checks would swell it, and the call costs little beside them.
 use std::panic::Location;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::emulator;
 use crate::memory::Quad;
@@ -36,6 +38,18 @@ pub fn block_idx_x() -> u32 {
 #[track_caller]
 pub fn block_idx_y() -> u32 {
     emulator::block_index()[1]
+}
+
+/// Since the first call.
+#[inline(always)]
+pub fn global_nanoseconds() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+#[inline(always)]
+pub fn sleep<const NANOSECONDS: u32>() {
+    std::thread::sleep(Duration::from_nanos(NANOSECONDS.into()));
 }
 
 #[inline(always)]
@@ -102,6 +116,13 @@ pub unsafe fn shared_write_quad(pointer: *mut f32, value: Quad) {
 #[track_caller]
 pub unsafe fn global_read<T: Copy>(pointer: *const T) -> T {
     emulator::global_read(pointer, align_of::<T>(), Location::caller())
+}
+
+/// Memory does not change under the emulator: the host waits for it.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn global_read_volatile(pointer: *const u32) -> u32 {
+    emulator::global_read(pointer, align_of::<u32>(), Location::caller())
 }
 
 #[inline(always)]

@@ -56,6 +56,20 @@ impl<T: Copy> Global<T> {
     }
 }
 
+impl Global<u32> {
+    /// The word at `index` as it is now, though the host or another kernel may write it: for flags. PTX
+    /// `ld.volatile.global`.
+    ///
+    /// # Safety
+    /// The word lies inside the memory, and no thread of the launch writes it.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn look(self, index: usize) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe { imp::global_read_volatile(self.0.wrapping_add(index)) }
+    }
+}
+
 impl Global<f32> {
     /// The four values from `index` on. PTX `ld.global.v4.f32`.
     ///

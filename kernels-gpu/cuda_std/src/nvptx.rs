@@ -66,6 +66,20 @@ pub fn block_idx_y() -> u32 {
 }
 
 #[inline(always)]
+pub fn global_nanoseconds() -> u64 {
+    let now;
+    // SAFETY: `%globaltimer` is always readable. Not `pure`: it is another number each time.
+    unsafe { asm!("mov.u64 {now}, %globaltimer;", now = out(reg64) now, options(nostack, nomem)) };
+    now
+}
+
+#[inline(always)]
+pub fn sleep<const NANOSECONDS: u32>() {
+    // SAFETY: `nanosleep` has no precondition.
+    unsafe { asm!("nanosleep.u32 {time};", time = const NANOSECONDS, options(nostack, nomem)) }
+}
+
+#[inline(always)]
 pub unsafe fn sync_threads() {
     // SAFETY: `bar.sync 0`; the caller has all threads here.
     unsafe { barrier_sync(0) }
@@ -146,6 +160,12 @@ pub unsafe fn shared_write_quad(pointer: *mut f32, value: Quad) {
 pub unsafe fn global_read<T: Copy>(pointer: *const T) -> T {
     // SAFETY: the caller's contract.
     unsafe { pointer.read() }
+}
+
+#[inline(always)]
+pub unsafe fn global_read_volatile(pointer: *const u32) -> u32 {
+    // SAFETY: the caller's contract.
+    unsafe { pointer.read_volatile() }
 }
 
 #[inline(always)]

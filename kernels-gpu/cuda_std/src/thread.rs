@@ -30,6 +30,19 @@ pub fn block_idx_y() -> u32 {
     imp::block_idx_y()
 }
 
+/// Nanoseconds of a clock that all multiprocessors share. How often it moves depends on the card, from every 32 ns to
+/// every millisecond. PTX `%globaltimer`.
+#[inline(always)]
+pub fn global_nanoseconds() -> u64 {
+    imp::global_nanoseconds()
+}
+
+/// Leaves the multiprocessor to others for about so long, at most twice. PTX `nanosleep`.
+#[inline(always)]
+pub fn sleep<const NANOSECONDS: u32>() {
+    imp::sleep::<NANOSECONDS>();
+}
+
 /// Waits until every thread of the block is here; what they wrote to shared and global memory before is visible to all
 /// of them after. PTX `bar.sync 0`. In the emulator, threads that wait at different barriers, or exit while others
 /// wait, are a fault.

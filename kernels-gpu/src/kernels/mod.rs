@@ -2,6 +2,7 @@
 pub mod chunk;
 pub mod chunk_prep;
 pub mod chunk_scan;
+pub mod hold;
 pub mod recurrence;
 pub mod recurrent_by_column;
 pub mod recurrent_by_key_head;

@@ -56,11 +56,13 @@ impl<'a> Bed<'a> {
         Ok(Output { path, out, state })
     }
 
-    /// Microseconds that `path` takes for the first `tokens` tokens: on the device, or on the wall for the CPU.
+    /// Microseconds that `path` takes for the first `tokens` tokens: on so many of the device's multiprocessors, or on the
+    /// wall for the CPU.
     ///
     /// # Errors
     /// As the path has them.
-    pub fn sample(&mut self, path: Path, tokens: usize) -> host::Result<f64> {
+    #[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
+    pub fn sample(&mut self, path: Path, tokens: usize, multiprocessors: Option<u32>) -> host::Result<f64> {
         match path {
             Path::Cpu => {
                 let out = &mut self.out[..self.inputs.out_len(tokens)];
@@ -70,7 +72,7 @@ impl<'a> Bed<'a> {
                 Ok(started.elapsed().as_secs_f64() * 1e6)
             }
             #[cfg(feature = "cuda")]
-            Path::Cuda(kernel) => self.resident().time(kernel, tokens),
+            Path::Cuda(kernel) => self.resident().time(kernel, tokens, multiprocessors.unwrap_or(u32::MAX)),
             _ => unreachable!("a path that is not measured: {path}"),
         }
     }

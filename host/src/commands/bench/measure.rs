@@ -37,6 +37,8 @@ pub struct Request {
     pub heads: Heads,
     /// At least one each.
     pub tokens: Vec<usize>,
+    /// With how many of a GPU's multiprocessors; at least one number where there is a path on a GPU.
+    pub multiprocessors: Vec<u32>,
     pub samples: usize,
     pub seed: u64,
     /// On the CPU or on a GPU that is there.
@@ -96,7 +98,7 @@ pub fn measure(request: &Request, machine: &Machine, progress: &ProgressBar) -> 
         }
         let last = found.rows.iter().rfind(|row| row.time.is_some() && row.path.backend() == backend);
         if let (Some(address), Some(row)) = (bench.bed.address(), last) {
-            found.clocks = clocks(&address, || bench.bed.sample(row.path, row.tokens).map(drop))?;
+            found.clocks = clocks(&address, || bench.bed.sample(row.path, row.tokens, None).map(drop))?;
         }
     }
     Ok(found)
@@ -117,21 +119,35 @@ impl Bench<'_> {
         let agreements = self.compare(paths, tokens, &mut found.skipped)?;
         let right: Vec<Path> =
             agreements.iter().filter(|(_, agreement)| agreement.agreed).map(|&(path, _)| path).collect();
-        let samples = self.time(&right, tokens)?;
-        let sequential = agreements.first().and_then(|(first, _)| {
-            let (_, samples) = right.iter().zip(&samples).find(|(path, _)| *path == first)?;
-            Statistics::of(samples)
-        });
-        for (path, agreement) in agreements {
-            let samples = right.iter().position(|&other| other == path).map(|index| samples[index].clone());
-            let samples = samples.unwrap_or_default();
-            let time = Statistics::of(&samples);
-            let times_sequential = time.zip(sequential).map(|(time, sequential)| sequential.median / time.median);
-            let nanoseconds_per_token = time.map(|time| time.median * 1e3 / tokens as f64);
-            let row = Row { tokens, path, agreement, time, nanoseconds_per_token, times_sequential, samples };
-            found.rows.push(row);
+        for multiprocessors in self.multiprocessors(paths) {
+            let samples = self.time(&right, tokens, multiprocessors)?;
+            let samples_of = |path: Path| right.iter().position(|&other| other == path).map(|index| &samples[index]);
+            let first = agreements.first().and_then(|&(first, _)| samples_of(first));
+            let sequential = first.and_then(|samples| Statistics::of(samples));
+            for (path, agreement) in &agreements {
+                let samples = samples_of(*path).cloned().unwrap_or_default();
+                let time = Statistics::of(&samples);
+                found.rows.push(Row {
+                    tokens,
+                    path: *path,
+                    multiprocessors,
+                    agreement: agreement.clone(),
+                    time,
+                    nanoseconds_per_token: time.map(|time| time.median * 1e3 / tokens as f64),
+                    times_sequential: time.zip(sequential).map(|(time, first)| first.median / time.median),
+                    samples,
+                });
+            }
         }
         Ok(())
+    }
+
+    /// With how many multiprocessors these paths are measured.
+    fn multiprocessors(&self, paths: &[Path]) -> Vec<Option<u32>> {
+        match paths.first().map(|path| path.backend()) {
+            Some(Backend::Cuda) => self.request.multiprocessors.iter().copied().map(Some).collect(),
+            _ => vec![None],
+        }
     }
 
     /// Who is right. Kernels that refuse the problem go to `skipped`.
@@ -168,16 +184,22 @@ impl Bench<'_> {
     }
 
     /// The samples of each path, taken in turn.
-    fn time(&mut self, paths: &[Path], tokens: usize) -> anyhow::Result<Vec<Vec<Sample>>> {
+    fn time(
+        &mut self,
+        paths: &[Path],
+        tokens: usize,
+        multiprocessors: Option<u32>,
+    ) -> anyhow::Result<Vec<Vec<Sample>>> {
         let mut samples = vec![Vec::new(); paths.len()];
         if paths.is_empty() {
             return Ok(samples);
         }
         self.progress.set_message(format!("T = {tokens}, times"));
-        let rounds = self.warm_up(paths, tokens)?;
+        let rounds = self.warm_up(paths, tokens, multiprocessors)?;
         for round in 0..rounds {
             for (position, path) in order(round, paths.len()).into_iter().enumerate() {
-                let microseconds = self.bed.sample(paths[path], tokens).with_context(|| paths[path].to_string())?;
+                let microseconds =
+                    self.bed.sample(paths[path], tokens, multiprocessors).with_context(|| paths[path].to_string())?;
                 samples[path].push(Sample { round, position, microseconds });
             }
         }
@@ -185,12 +207,12 @@ impl Bench<'_> {
     }
 
     /// Runs rounds that are not counted; how many are worth their time then.
-    fn warm_up(&mut self, paths: &[Path], tokens: usize) -> anyhow::Result<usize> {
+    fn warm_up(&mut self, paths: &[Path], tokens: usize, multiprocessors: Option<u32>) -> anyhow::Result<usize> {
         let started = Instant::now();
         let mut rounds = 0;
         while (rounds < WARM_UP_ROUNDS || started.elapsed() < WARM_UP) && started.elapsed() < MOST_WARM_UP {
             for &path in paths {
-                self.bed.sample(path, tokens).with_context(|| path.to_string())?;
+                self.bed.sample(path, tokens, multiprocessors).with_context(|| path.to_string())?;
             }
             rounds += 1;
         }
@@ -209,7 +231,7 @@ mod tests {
 
     fn request(tokens: &[usize], paths: &[Path]) -> Request {
         let heads = Heads::new(1, 1, HeadMap::Grouped).unwrap();
-        Request { heads, tokens: tokens.to_vec(), samples: 1, seed: 1, paths: paths.to_vec() }
+        Request { heads, tokens: tokens.to_vec(), multiprocessors: vec![8], samples: 1, seed: 1, paths: paths.to_vec() }
     }
 
     #[test]
@@ -219,6 +241,7 @@ mod tests {
         assert_eq!((four.tokens, one.tokens, four.path), (4, 1, Path::Cpu));
         assert!(four.agreement.agreed && four.agreement.state.is_some());
         assert_eq!((four.samples.len(), four.time.unwrap().samples), (1, 1));
+        assert_eq!(four.multiprocessors, None, "it has none");
         assert_eq!(four.times_sequential, Some(1.0), "it is the sequential path itself");
         assert_eq!(four.nanoseconds_per_token, Some(four.samples[0].microseconds * 250.0));
     }

@@ -25,11 +25,11 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 
-use super::paths::{self, Machine, Offer, Path};
+use super::paths::{self, Gpu, Machine, Offer, Path};
 use super::report::Skip;
 use super::runs::progress;
 use super::{Verdict, print, print_json};
-use crate::cli::{Backend, BenchArguments};
+use crate::cli::{Backend, BenchArguments, Multiprocessors};
 use circumstances::Circumstances;
 use host::Heads;
 use measure::{Request, measure};
@@ -53,9 +53,16 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<Verdict> {
     tokens.sort_unstable();
     tokens.dedup();
     require_memory(&heads, &tokens)?;
+    let multiprocessors = multiprocessors(&arguments.multiprocessors, machine.gpu().ok())?;
     let chosen = choose(&machine.offers(), &arguments.on, &arguments.paths)?;
-    let request =
-        Request { heads, tokens, samples: arguments.samples as usize, seed: arguments.seed, paths: chosen.paths };
+    let request = Request {
+        heads,
+        tokens,
+        multiprocessors,
+        samples: arguments.samples as usize,
+        seed: arguments.seed,
+        paths: chosen.paths,
+    };
 
     let bar = progress(request.tokens.len() * request.groups().len());
     let found = measure(&request, &machine, &bar)?;
@@ -138,6 +145,31 @@ fn choose(offers: &[Offer], on: &[Backend], names: &[String]) -> anyhow::Result<
     Ok(chosen)
 }
 
+/// The numbers asked for, the largest first, each once; none without a GPU.
+///
+/// # Errors
+/// If the GPU has not so many, or there is none and less than all were asked for.
+fn multiprocessors(asked_for: &[Multiprocessors], gpu: Option<Gpu>) -> anyhow::Result<Vec<u32>> {
+    let Some(gpu) = gpu else {
+        let all = asked_for.iter().all(|&count| count == Multiprocessors::All);
+        ensure!(all, "--multiprocessors: there is no GPU whose multiprocessors could be held");
+        return Ok(Vec::new());
+    };
+    let mut counts = Vec::new();
+    for &count in asked_for {
+        match count {
+            Multiprocessors::All => counts.push(gpu.multiprocessors),
+            Multiprocessors::So(count) if count <= gpu.multiprocessors => counts.push(count),
+            Multiprocessors::So(count) => {
+                bail!("--multiprocessors {count}: {} has {}", gpu.name, gpu.multiprocessors)
+            }
+        }
+    }
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    counts.dedup();
+    Ok(counts)
+}
+
 /// # Errors
 /// If the longest prompt would take more memory than [`MOST_BYTES`].
 fn require_memory(heads: &Heads, tokens: &[usize]) -> anyhow::Result<()> {
@@ -187,6 +219,24 @@ mod tests {
         assert!(error.contains("cuda recurrent_by_key_head") && error.contains("cpu"), "{error}");
         let error = choose(&offers(false), &[], &names(&["by_column"])).unwrap_err().to_string();
         assert!(error.contains("no driver"), "{error}");
+    }
+
+    #[test]
+    fn multiprocessors_are_those_of_the_gpu() {
+        use Multiprocessors::{All, So};
+        let gpu = Gpu {
+            name: "a card".to_owned(),
+            driver: (12, 8),
+            capability: 90,
+            multiprocessors: 132,
+            shared_bytes_optin: 232_448,
+            memory_bytes: 1 << 30,
+        };
+        assert_eq!(multiprocessors(&[So(32), All, So(132), So(64)], Some(gpu.clone())).unwrap(), [132, 64, 32]);
+        let error = multiprocessors(&[So(133)], Some(gpu)).unwrap_err().to_string();
+        assert_eq!(error, "--multiprocessors 133: a card has 132");
+        assert!(multiprocessors(&[All], None).unwrap().is_empty());
+        assert!(multiprocessors(&[So(32)], None).is_err());
     }
 
     #[test]

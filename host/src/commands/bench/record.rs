@@ -44,12 +44,13 @@ fn put(folder: &Path, name: &str, content: &str) -> anyhow::Result<()> {
 
 /// Every sample, a line each.
 pub fn csv(rows: &[Row]) -> String {
-    let mut csv = "path,tokens,round,position,microseconds\n".to_owned();
+    let mut csv = "path,tokens,multiprocessors,round,position,microseconds\n".to_owned();
     for row in rows {
+        let multiprocessors = row.multiprocessors.map(|count| count.to_string()).unwrap_or_default();
         for sample in &row.samples {
             let _ = writeln!(
                 csv,
-                "{},{},{},{},{:.3}",
+                "{},{},{multiprocessors},{},{},{:.3}",
                 row.path, row.tokens, sample.round, sample.position, sample.microseconds
             );
         }
@@ -96,7 +97,14 @@ mod tests {
 
     fn report() -> Report {
         let heads = Heads::new(1, 1, HeadMap::Grouped).unwrap();
-        let request = Request { heads, tokens: vec![2, 5], samples: 2, seed: 7, paths: vec![Way::Cpu] };
+        let request = Request {
+            heads,
+            tokens: vec![2, 5],
+            multiprocessors: Vec::new(),
+            samples: 2,
+            seed: 7,
+            paths: vec![Way::Cpu],
+        };
         let found = measure(&request, &Machine::open(), &progress(2)).unwrap();
         Report {
             command: "bench",
@@ -130,8 +138,8 @@ mod tests {
 
         let lines: Vec<&str> = csv.lines().collect();
         assert_eq!(lines.len(), 1 + 2 * 2, "{csv}");
-        assert_eq!(lines[0], "path,tokens,round,position,microseconds");
-        assert!(lines[1].starts_with("cpu,2,0,0,") && lines[4].starts_with("cpu,5,1,0,"), "{csv}");
+        assert_eq!(lines[0], "path,tokens,multiprocessors,round,position,microseconds");
+        assert!(lines[1].starts_with("cpu,2,,0,0,") && lines[4].starts_with("cpu,5,,1,0,"), "{csv}");
 
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["rows"][1]["tokens"], 5);

@@ -13,12 +13,14 @@ use super::statistics::{Sample, Statistics};
 pub struct Row {
     pub tokens: usize,
     pub path: Path,
+    /// How many of the GPU's multiprocessors were not held; null for a CPU.
+    pub multiprocessors: Option<u32>,
     pub agreement: Agreement,
     /// Microseconds a call; null for a path whose result is wrong.
     pub time: Option<Statistics>,
     /// Of the median.
     pub nanoseconds_per_token: Option<f64>,
-    /// The median of the sequential path of the same backend and length over this one: above 1 is faster.
+    /// The median of the sequential path of the same backend, length and multiprocessors over this one: above 1 is faster.
     pub times_sequential: Option<f64>,
     /// In raw.csv.
     #[serde(skip)]

@@ -8,11 +8,11 @@ use super::super::report::Skip;
 use super::report::{Report, Row};
 use super::statistics::Statistics;
 
-pub const HEADER: [&str; 12] =
-    ["T", "path", "median", "min", "quartiles", "max", "ns/token", "ratio", "samples", "error", "against", ""];
+pub const HEADER: [&str; 13] =
+    ["T", "path", "SMs", "median", "min", "quartiles", "max", "ns/token", "ratio", "samples", "error", "against", ""];
 
 /// What the columns are.
-pub const LEGEND: &str = "Microseconds a call. Ratio: the median of the sequential path, the first of its backend, over this \
+pub const LEGEND: &str = "Microseconds a call. SMs: the multiprocessors that were not held by a waiting kernel. Ratio: the median of the sequential path, the first of its backend, over this \
                       one.\nError: largest |difference| / largest |value| of the worst value head.";
 
 /// The whole report.
@@ -57,6 +57,7 @@ pub fn table(rows: &[Row], style: TableStyle) -> String {
         table.add_row([
             row.tokens.to_string(),
             row.path.to_string(),
+            row.multiprocessors.map(|count| count.to_string()).unwrap_or_default(),
             of(|time| time.median),
             of(|time| time.minimum),
             quartiles.unwrap_or_default(),
@@ -69,7 +70,7 @@ pub fn table(rows: &[Row], style: TableStyle) -> String {
             if row.agreement.agreed { "ok" } else { "FAILED" }.to_owned(),
         ]);
     }
-    for column in [0, 2, 3, 4, 5, 6, 7, 8, 9] {
+    for column in [0, 2, 3, 4, 5, 6, 7, 8, 9, 10] {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
