@@ -1,16 +1,32 @@
-//! The project's tests, one module for each thing that is promised.
-mod cli; // the command line as a user runs it
-mod emulation; // both kernels in the emulator: every shape, several thread orders, bit for bit
-mod errors; // bad arguments on every path
-mod faulty_kernels; // kernels with one fault each, and what the emulator says
-mod gates; // forget gates at their limits
-mod golden; // results of an independent program
-mod gpu; // what only a GPU can show
+//! The project's tests. Case numbers are those of the list of other libraries' bugs that this project must not have.
+//!
+//! | module | what it promises |
+//! | --- | --- |
+//! | `emulation` | both kernels over every shape: float64's bar, the same bits in every order of threads and from both |
+//! | `recurrence` | results that are known exactly or by hand: 3, 7, 8, 27, 49, 50 |
+//! | `gates` | forget gates at their limits: 1, 4, 5, 6, 13 |
+//! | `sequences` | one long call is several; no tokens; no state: 9, 14, 17 |
+//! | `layouts` | views at any strides have the dense bits, and nothing outside them is touched: 10 |
+//! | `errors`, `indices` | bad arguments on every path; shapes and strides against 128-bit arithmetic: 8, 11(c), 47, 55 |
+//! | `properties` | what holds for any inputs |
+//! | `threads` | many threads at once: 51 |
+//! | `golden` | results of an independent program |
+//! | `ptx` | the committed PTX as text: 29, 37, 56 |
+//! | `cli` | the command line as a user runs it: 39 |
+//! | `gpu` | what only a GPU can show: 2, 10, 14, 31, 51 |
+//! | `mutation`, `faulty_kernels` | that the checks of this suite, and those of the emulator, go red: 55 |
+mod cli;
+mod emulation;
+mod errors;
+mod faulty_kernels;
+mod gates;
+mod golden;
+mod gpu;
 mod indices;
-mod layouts; // views at any strides
-mod mutation; // that the checks of this suite go red
+mod layouts;
+mod mutation;
 mod properties;
 mod ptx;
-mod recurrence; // cases whose results are known exactly or by hand
-mod sequences; // one long call against several, no tokens, no state
-mod threads; // many threads at once // the checks of shapes and strides against 128-bit arithmetic // what holds for any inputs // the committed PTX as text
+mod recurrence;
+mod sequences;
+mod threads;
