@@ -175,8 +175,8 @@ pub const fn column_index(row: usize, column_quad: usize) -> usize {
 /// view and takes one register.
 ///
 /// # Safety
-/// `index + M <= N`. The compiler cannot see it where roles exchange bits, and a check in every chunk kept twelve more
-/// registers alive than there are; tests are built with debug assertions, which check it for every thread.
+/// `index + M <= N`. The compiler cannot see it where roles exchange bits, and checks in every chunk cost the scan fifteen
+/// registers; tests are built with debug assertions, which check it for every thread.
 #[inline(always)]
 pub unsafe fn view<const N: usize, const M: usize>(tile: *mut Tile<N>, index: usize) -> *mut Tile<M> {
     // SAFETY: by the caller.
