@@ -18,7 +18,10 @@ pub(super) const TOKENS: usize = 64;
 #[repr(C, align(64))]
 pub(super) struct Row(pub [f32; HEAD_DIM]);
 
-const BLANK: Row = Row([0.0; HEAD_DIM]);
+impl Row {
+    /// Overwritten before it is read.
+    pub const BLANK: Self = Self([0.0; HEAD_DIM]);
+}
 
 /// What a key head has of a token.
 #[derive(Clone)]
@@ -29,7 +32,7 @@ pub(super) struct KeyInputs {
 
 impl KeyInputs {
     /// Overwritten before it is read.
-    pub const BLANK: Self = Self { q: BLANK, k: BLANK };
+    pub const BLANK: Self = Self { q: Row::BLANK, k: Row::BLANK };
 
     /// Copies those of key head `head` in.
     pub fn read(&mut self, inputs: &Inputs<'_>, token: usize, head: usize) {
@@ -51,7 +54,7 @@ pub(super) struct ValueInputs {
 
 impl ValueInputs {
     /// Overwritten before it is read.
-    pub const BLANK: Self = Self { value: BLANK, decay: 0.0, beta: 0.0 };
+    pub const BLANK: Self = Self { value: Row::BLANK, decay: 0.0, beta: 0.0 };
 
     /// Copies those of value head `head` in.
     pub fn read(&mut self, inputs: &Inputs<'_>, token: usize, head: usize) {
@@ -70,11 +73,13 @@ pub(super) fn write_outputs(values: &[ValueInputs], first: usize, out: &mut Colu
     }
 }
 
-fn row<'a>(view: &View<'a>, token: usize, head: usize) -> &'a [f32] {
+/// The row of one token and head.
+pub(super) fn row<'a>(view: &View<'a>, token: usize, head: usize) -> &'a [f32] {
     let first = token * view.strides.token + head * view.strides.head;
     &view.data[first..first + HEAD_DIM]
 }
 
-fn scalar(view: &View<'_>, token: usize, head: usize) -> f32 {
+/// The number of one token and head.
+pub(super) fn scalar(view: &View<'_>, token: usize, head: usize) -> f32 {
     view.data[token * view.strides.token + head * view.strides.head]
 }

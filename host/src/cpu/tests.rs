@@ -1,6 +1,6 @@
 //! The backend against the definition in float64, and the promises of its front page.
 #![forbid(unsafe_code)]
-use super::{run, run_on};
+use super::{Path, run, run_on};
 use crate::call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
 use crate::error::Error;
 use crate::heads::{HEAD_DIM, HeadMap, Heads};
@@ -70,7 +70,7 @@ impl Problem {
         if let Some(state) = state {
             call = call.state(state);
         }
-        run_on(call, arch).unwrap();
+        run_on(call, Path::Recurrent, arch).unwrap();
         out
     }
 
