@@ -9,6 +9,7 @@
 mod call;
 pub mod compare;
 pub mod cpu;
+mod dispatch;
 pub mod emulated;
 mod error;
 mod heads;
@@ -25,7 +26,8 @@ pub mod cuda;
 use libcuda_loader as _;
 
 pub use call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
+pub use dispatch::{Launch, plan};
 pub use error::{Error, Reason, Result};
 pub use heads::{HEAD_DIM, HeadMap, Heads};
-pub use kernel::{Kernel, Launch, plan};
+pub use kernel::Kernel;
 pub use policy::{Card, PathChoice, Policy};

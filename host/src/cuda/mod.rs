@@ -19,8 +19,9 @@ pub use resident::Resident;
 pub use scratch::{Scratch, Workspace};
 pub use stream::Stream;
 
+use crate::dispatch::{self, Launch};
 use crate::error::{Error, Reason, Result};
-use crate::kernel::{self, Kernel, Launch, Pointers, Problem};
+use crate::kernel::{self, Kernel, Pointers, Problem};
 use crate::policy::{PathChoice, Policy};
 use crate::segments;
 use cuda_std::GlobalMut;
@@ -65,7 +66,7 @@ impl Gdn {
     /// Every error of [`Call::validate`]; [`Error::Refused`] where no kernel can run.
     pub fn plan(&self, call: &Call) -> Result<Launch> {
         call.validate()?;
-        kernel::choose(&self.facts().card(), &call.problem(), &call.pointers(), &self.policy)
+        dispatch::choose(&self.facts().card(), &call.problem(), &call.pointers(), &self.policy)
     }
 
     /// Allocates the device's scratch for `call` now, so that a later call of that size allocates nothing; gives the bytes
@@ -195,7 +196,7 @@ impl Gdn {
         scratch: u64,
         stream: Stream,
     ) -> Result<()> {
-        let segments = kernel::cut(problem, pointers, self.policy.max_scratch_bytes)
+        let segments = dispatch::cut(problem, pointers, self.policy.max_scratch_bytes)
             .map_err(|reason| Error::Refused { kernel: Kernel::Chunked.name(), reason })?;
         let mut timing = if self.policy.timing && problem.tokens > 0 { Some(Timing::start(stream)?) } else { None };
         for launch in segments::launches(problem, pointers, segments, GlobalMut::new(scratch as *mut f32)) {

@@ -3,8 +3,9 @@ use super::call::{Call as DeviceCall, View as DeviceView};
 use super::error::{CudaError, DriverError};
 use super::{Gdn, Stream};
 use crate::call::{Call, Gates, View};
+use crate::dispatch::Launch;
 use crate::error::Result;
-use crate::kernel::{Kernel, Launch};
+use crate::kernel::Kernel;
 use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::stream::StreamFlags;
 

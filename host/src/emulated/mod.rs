@@ -1,5 +1,6 @@
 //! The GPU kernels on the CPU, in the emulator: slow, and checked at every access.
 use crate::call::{Call, Gates};
+use crate::dispatch;
 use crate::error::{Error, Result};
 use crate::kernel::{self, Kernel, Pointers, Problem};
 use crate::policy::{Card, PathChoice, Policy};
@@ -45,11 +46,11 @@ pub fn run_with(mut call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
         initial_state: Global::new(state.as_ptr()),
         final_state: state,
     };
-    let chosen = kernel::choose(&CARD, &problem, &pointers, policy)?;
+    let chosen = dispatch::choose(&CARD, &problem, &pointers, policy)?;
     if let Some(recurrent) = kernel::recurrent_launch(chosen.kernel, &problem, &pointers) {
         return launch(recurrent.entry, recurrent.grid, recurrent.args, &memory, order);
     }
-    let segments = kernel::cut(&problem, &pointers, policy.max_scratch_bytes)
+    let segments = dispatch::cut(&problem, &pointers, policy.max_scratch_bytes)
         .map_err(|reason| Error::Refused { kernel: chosen.kernel.name(), reason })?;
     // What a kernel reads of it without having written it shows as NaN. Quads, since scratch stands on 16 bytes.
     let mut scratch = vec![Poison([f32::NAN; 4]); chosen.scratch_bytes.div_ceil(size_of::<Poison>())];
