@@ -68,3 +68,44 @@ fn parse_some_tokens(text: &str) -> Result<usize, String> {
         tokens => Ok(tokens),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    fn bench(arguments: &[&str]) -> Result<BenchArguments, clap::Error> {
+        let arguments = ["host", "bench"].iter().chain(arguments);
+        match Cli::try_parse_from(arguments)?.command {
+            Command::Bench(bench) => Ok(bench),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn unasked_it_is_a_record_of_the_usual_lengths() {
+        let bench = bench(&[]).unwrap();
+        assert_eq!(bench.tokens, [32, 96, 128, 512, 2048, 8192, 32_768]);
+        assert_eq!((bench.samples, bench.multiprocessors), (30, vec![Multiprocessors::All]));
+    }
+
+    #[test]
+    fn multiprocessors_are_numbers_or_all() {
+        let bench = bench(&["--multiprocessors", "32,all"]).unwrap();
+        assert_eq!(bench.multiprocessors, [Multiprocessors::So(32), Multiprocessors::All]);
+    }
+
+    #[test]
+    fn bad_arguments_name_themselves() {
+        for (arguments, says) in [
+            (["--tokens", "32,0"], "at least one token"),
+            (["--samples", "0"], "--samples"),
+            (["--multiprocessors", "0"], "or `all`"),
+        ] {
+            let error = bench(&arguments).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(says), "{arguments:?}: {error}");
+        }
+    }
+}

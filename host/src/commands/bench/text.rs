@@ -12,8 +12,10 @@ pub const HEADER: [&str; 13] =
     ["T", "path", "SMs", "median", "min", "quartiles", "max", "ns/token", "ratio", "samples", "error", "against", ""];
 
 /// What the columns are.
-pub const LEGEND: &str = "Microseconds a call. SMs: the multiprocessors that were not held by a waiting kernel. Ratio: the median of the sequential path, the first of its backend, over this \
-                      one.\nError: largest |difference| / largest |value| of the worst value head.";
+pub const LEGEND: &str = "Microseconds a call.\n\
+     SMs: the GPU's multiprocessors that were not held by a waiting kernel.\n\
+     Ratio: the median of the sequential path, the first of its backend, over this one.\n\
+     Error: largest |difference| / largest |value| of the worst value head.";
 
 /// The whole report.
 pub fn text(report: &Report) -> String {
