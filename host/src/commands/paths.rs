@@ -8,12 +8,12 @@ use serde::Serialize;
 use crate::cli::Backend;
 #[cfg(feature = "cuda")]
 use host::Policy;
-use host::{Call, Kernel};
+use host::{Call, Kernel, cpu};
 
 /// One way to run the recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    Cpu,
+    Cpu(cpu::Path),
     Emulator(Kernel),
     Cuda(Kernel),
 }
@@ -23,12 +23,12 @@ impl Path {
     pub fn all() -> Vec<Self> {
         let cuda = Kernel::ALL.into_iter().map(Self::Cuda);
         let emulator = Kernel::ALL.into_iter().map(Self::Emulator);
-        cuda.chain([Self::Cpu]).chain(emulator).collect()
+        cuda.chain(cpu::Path::ALL.map(Self::Cpu)).chain(emulator).collect()
     }
 
     pub fn backend(self) -> Backend {
         match self {
-            Self::Cpu => Backend::Cpu,
+            Self::Cpu(_) => Backend::Cpu,
             Self::Emulator(_) => Backend::Emulator,
             Self::Cuda(_) => Backend::Cuda,
         }
@@ -36,7 +36,7 @@ impl Path {
 
     pub fn kernel(self) -> Option<Kernel> {
         match self {
-            Self::Cpu => None,
+            Self::Cpu(_) => None,
             Self::Emulator(kernel) | Self::Cuda(kernel) => Some(kernel),
         }
     }
@@ -44,10 +44,11 @@ impl Path {
 
 impl fmt::Display for Path {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kernel() {
-            Some(kernel) => formatter.pad(&format!("{} {}", self.backend(), kernel.name())),
-            None => formatter.pad(&self.backend().to_string()),
-        }
+        let name = match self {
+            Self::Cpu(path) => path.name(),
+            Self::Emulator(kernel) | Self::Cuda(kernel) => kernel.name(),
+        };
+        formatter.pad(&format!("{} {name}", self.backend()))
     }
 }
 
@@ -150,7 +151,7 @@ impl Machine {
     /// As the path has them.
     pub fn run(&self, path: Path, call: Call<'_>, order: u64) -> host::Result<()> {
         match path {
-            Path::Cpu => host::cpu::run(call),
+            Path::Cpu(path) => cpu::run_by(call, path),
             Path::Emulator(kernel) => host::emulated::run(call, kernel, order),
             #[cfg(feature = "cuda")]
             Path::Cuda(kernel) => match &self.device {
@@ -208,6 +209,6 @@ mod tests {
     fn what_is_missing_and_not_asked_for_stays_on_the_list() {
         assert_eq!(choose(&without_gpu(), &[]).unwrap(), without_gpu());
         let cpu = choose(&without_gpu(), &[Backend::Cpu]).unwrap();
-        assert_eq!(cpu, [Offer { path: Path::Cpu, unavailable: None }]);
+        assert_eq!(cpu, cpu::Path::ALL.map(|path| Offer { path: Path::Cpu(path), unavailable: None }));
     }
 }

@@ -159,6 +159,7 @@ fn against_path(inputs: &Inputs, tokens: usize, output: &Output, other: &Output,
 mod tests {
     use super::*;
     use host::compare::bars;
+    use host::cpu;
     use host::inputs::Family;
     use host::{HeadMap, Heads};
 
@@ -181,14 +182,14 @@ mod tests {
         assert_eq!(row.requirement, Requirement::Bits);
         assert_eq!(row.bit_difference.unwrap().unwrap().to_string(), "state[0, 1, 1]");
         assert!(!row.agreed);
-        let row = against_path(&inputs(), 2, &other, &output(Path::Cpu, 1.0), bars::SEQUENTIAL);
+        let row = against_path(&inputs(), 2, &other, &output(Path::Cpu(cpu::Path::Recurrent), 1.0), bars::SEQUENTIAL);
         assert!(row.agreed && row.bit_difference.unwrap().is_some());
     }
 
     #[test]
     fn two_paths_that_give_nan_do_not_agree() {
         let nan = |path| output(path, f32::NAN);
-        for other in [BY_KEY_HEAD, Path::Cpu] {
+        for other in [BY_KEY_HEAD, Path::Cpu(cpu::Path::Recurrent)] {
             assert!(!against_path(&inputs(), 2, &nan(BY_COLUMN), &nan(other), bars::SEQUENTIAL).agreed);
         }
     }
@@ -197,7 +198,7 @@ mod tests {
     fn only_what_is_known_is_compared() {
         let state = vec![1.0_f64; 128 * 128];
         let expected = Expectation { against: Against::File, out: None, state: Some((&state, bars::SEQUENTIAL)) };
-        let mut result = output(Path::Cpu, 1.0);
+        let mut result = output(Path::Cpu(cpu::Path::Recurrent), 1.0);
         result.out.fill(7.0);
         let row = against_expected(&inputs(), 2, &result, &expected);
         assert!(row.agreed && row.out.is_none() && row.state.is_some());
@@ -207,9 +208,9 @@ mod tests {
 
     #[test]
     fn the_other_kernel_of_the_same_backend_is_the_partner() {
-        let outputs = [output(Path::Cpu, 0.0), output(BY_KEY_HEAD, 0.0)];
+        let outputs = [output(Path::Cpu(cpu::Path::Recurrent), 0.0), output(BY_KEY_HEAD, 0.0)];
         assert_eq!(partner(BY_COLUMN, &outputs).unwrap().path, BY_KEY_HEAD);
-        assert_eq!(partner(BY_KEY_HEAD, &outputs[..1]).unwrap().path, Path::Cpu);
-        assert!(partner(Path::Cpu, &[]).is_none());
+        assert_eq!(partner(BY_KEY_HEAD, &outputs[..1]).unwrap().path, Path::Cpu(cpu::Path::Recurrent));
+        assert!(partner(Path::Cpu(cpu::Path::Recurrent), &[]).is_none());
     }
 }

@@ -153,6 +153,7 @@ impl Section {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use host::cpu;
     use host::{HeadMap, Kernel};
 
     const EMULATED: Path = Path::Emulator(Kernel::RecurrentByColumn);
@@ -175,7 +176,7 @@ mod tests {
     #[test]
     fn without_a_gpu_every_usual_length_still_runs() {
         let [all, few] = schedule(&request(&[], &[]), &offers(false)).unwrap().try_into().unwrap();
-        assert_eq!(tokens_of(&all, Path::Cpu), LENGTHS);
+        assert_eq!(tokens_of(&all, Path::Cpu(cpu::Path::Recurrent)), LENGTHS);
         assert_eq!(tokens_of(&all, EMULATED), LENGTHS[..8]);
         assert!(tokens_of(&all, ON_GPU).is_empty());
         assert_eq!(tokens_of(&few, EMULATED), [600, 1000]);
@@ -183,7 +184,10 @@ mod tests {
         assert!(all.lengths.iter().all(|length| length.reference));
         // Nothing is left out without a reason: the kernels without a GPU, the CPU at the long prompt, the emulator.
         let kernels = Kernel::ALL.len();
-        assert_eq!(all.skipped.iter().map(|skip| skip.tokens.len()).sum::<usize>(), kernels * 15 + 1 + kernels * 7);
+        assert_eq!(
+            all.skipped.iter().map(|skip| skip.tokens.len()).sum::<usize>(),
+            kernels * 15 + cpu::Path::ALL.len() + kernels * 7
+        );
     }
 
     #[test]
@@ -192,7 +196,7 @@ mod tests {
         let long = sections[0].lengths.last().unwrap();
         assert_eq!((long.tokens, long.reference), (LONG, false));
         let on_gpu = Kernel::ALL.map(Path::Cuda);
-        assert_eq!(long.paths, [&on_gpu[..], &[Path::Cpu]].concat());
+        assert_eq!(long.paths, [&on_gpu[..], &cpu::Path::ALL.map(Path::Cpu)[..]].concat());
     }
 
     #[test]
@@ -206,7 +210,7 @@ mod tests {
 
     #[test]
     fn one_path_alone_is_always_compared_with_the_reference() {
-        let cpu = vec![Offer { path: Path::Cpu, unavailable: None }];
+        let cpu = vec![Offer { path: Path::Cpu(cpu::Path::Recurrent), unavailable: None }];
         let sections = schedule(&request(&[LONG], &[Backend::Cpu]), &cpu).unwrap();
         assert_eq!(sections[0].reference_lengths(), [LONG]);
     }

@@ -64,6 +64,18 @@ pub enum Path {
 }
 
 impl Path {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Recurrent, Self::Chunked];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recurrent => "recurrent",
+            Self::Chunked => "chunked",
+        }
+    }
+
     /// What [`run`] takes. Neither the processor nor the number of threads matters, so that a call keeps its bits when
     /// they change.
     ///

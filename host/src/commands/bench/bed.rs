@@ -46,7 +46,7 @@ impl<'a> Bed<'a> {
         let mut out = vec![f32::NAN; self.inputs.out_len(tokens)];
         let mut state = vec![f32::NAN; self.inputs.state_len()];
         match path {
-            Path::Cpu => host::cpu::run(self.inputs.call_first(tokens, &mut out, &mut state))?,
+            Path::Cpu(path) => host::cpu::run_by(self.inputs.call_first(tokens, &mut out, &mut state), path)?,
             #[cfg(feature = "cuda")]
             Path::Cuda(kernel) => {
                 self.resident().results(kernel, tokens, &mut out, &mut state)?;
@@ -64,11 +64,11 @@ impl<'a> Bed<'a> {
     #[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
     pub fn sample(&mut self, path: Path, tokens: usize, multiprocessors: Option<u32>) -> host::Result<f64> {
         match path {
-            Path::Cpu => {
+            Path::Cpu(path) => {
                 let out = &mut self.out[..self.inputs.out_len(tokens)];
                 let call = self.inputs.call_first(tokens, out, &mut self.state);
                 let started = Instant::now();
-                host::cpu::run(call)?;
+                host::cpu::run_by(call, path)?;
                 Ok(started.elapsed().as_secs_f64() * 1e6)
             }
             #[cfg(feature = "cuda")]

@@ -227,6 +227,7 @@ mod tests {
     use super::*;
     use crate::commands::runs::progress;
     use host::HeadMap;
+    use host::cpu;
     use host::inputs::Inputs;
 
     fn request(tokens: &[usize], paths: &[Path]) -> Request {
@@ -236,9 +237,10 @@ mod tests {
 
     #[test]
     fn one_sample_on_the_cpu() {
-        let found = measure(&request(&[4, 1], &[Path::Cpu]), &Machine::open(), &progress(2)).unwrap();
+        let found =
+            measure(&request(&[4, 1], &[Path::Cpu(cpu::Path::Recurrent)]), &Machine::open(), &progress(2)).unwrap();
         let [four, one] = &found.rows[..] else { panic!("{:?}", found.rows) };
-        assert_eq!((four.tokens, one.tokens, four.path), (4, 1, Path::Cpu));
+        assert_eq!((four.tokens, one.tokens, four.path), (4, 1, Path::Cpu(cpu::Path::Recurrent)));
         assert!(four.agreement.agreed && four.agreement.state.is_some());
         assert_eq!((four.samples.len(), four.time.unwrap().samples), (1, 1));
         assert_eq!(four.multiprocessors, None, "it has none");
@@ -248,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_wrong_path_has_no_time_and_nobody_is_measured_against_it() {
-        let request = request(&[2], &[Path::Cpu]);
+        let request = request(&[2], &[Path::Cpu(cpu::Path::Recurrent)]);
         let inputs = Inputs::seeded(request.heads, 2, FAMILY, 1);
         // The reference of other inputs: whatever runs is wrong.
         let reference = reference_f64_at(&Inputs::seeded(request.heads, 2, FAMILY, 2), &[2]);
@@ -256,7 +258,7 @@ mod tests {
         let progress = progress(1);
         let mut bench = Bench { request: &request, inputs: &inputs, reference: &reference, bed, progress: &progress };
         let mut found = Found::default();
-        bench.length(&[Path::Cpu], 2, &mut found).unwrap();
+        bench.length(&[Path::Cpu(cpu::Path::Recurrent)], 2, &mut found).unwrap();
         let row = &found.rows[0];
         assert!(!row.agreement.agreed && row.samples.is_empty());
         assert_eq!((row.time, row.nanoseconds_per_token, row.times_sequential), (None, None, None));
@@ -265,8 +267,11 @@ mod tests {
     #[test]
     fn the_sequential_path_comes_first_in_its_backend() {
         let (by_column, by_key_head) = (Path::Cuda(Kernel::RecurrentByColumn), Path::Cuda(Kernel::RecurrentByKeyHead));
-        let groups = request(&[1], &[by_column, Path::Cpu, by_key_head]).groups();
-        assert_eq!(groups, [(Backend::Cuda, vec![by_key_head, by_column]), (Backend::Cpu, vec![Path::Cpu])]);
+        let groups = request(&[1], &[by_column, Path::Cpu(cpu::Path::Recurrent), by_key_head]).groups();
+        assert_eq!(
+            groups,
+            [(Backend::Cuda, vec![by_key_head, by_column]), (Backend::Cpu, vec![Path::Cpu(cpu::Path::Recurrent)])]
+        );
     }
 
     #[test]
@@ -274,6 +279,6 @@ mod tests {
         let two =
             request(&[32, 32_768], &[Path::Cuda(Kernel::RecurrentByColumn), Path::Cuda(Kernel::RecurrentByKeyHead)]);
         assert_eq!(two.reference_lengths(), [32, REFERENCE_TOKENS]);
-        assert_eq!(request(&[32_768], &[Path::Cpu]).reference_lengths(), [32_768]);
+        assert_eq!(request(&[32_768], &[Path::Cpu(cpu::Path::Recurrent)]).reference_lengths(), [32_768]);
     }
 }

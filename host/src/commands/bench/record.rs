@@ -103,7 +103,7 @@ mod tests {
             multiprocessors: Vec::new(),
             samples: 2,
             seed: 7,
-            paths: vec![Way::Cpu],
+            paths: vec![Way::Cpu(host::cpu::Path::Recurrent)],
         };
         let found = measure(&request, &Machine::open(), &progress(2)).unwrap();
         Report {
@@ -139,7 +139,10 @@ mod tests {
         let lines: Vec<&str> = csv.lines().collect();
         assert_eq!(lines.len(), 1 + 2 * 2, "{csv}");
         assert_eq!(lines[0], "path,tokens,multiprocessors,round,position,microseconds");
-        assert!(lines[1].starts_with("cpu,2,,0,0,") && lines[4].starts_with("cpu,5,,1,0,"), "{csv}");
+        assert!(
+            lines[1].starts_with("cpu recurrent,2,,0,0,") && lines[4].starts_with("cpu recurrent,5,,1,0,"),
+            "{csv}"
+        );
 
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["rows"][1]["tokens"], 5);
@@ -147,7 +150,7 @@ mod tests {
         assert_eq!(json["no_gpu"], "no driver");
 
         assert!(markdown.contains("- GPU: none (no driver)\n") && markdown.contains("family bench, seed 7\n"));
-        let row = markdown.lines().find(|line| line.starts_with('|') && line.contains(" cpu ")).unwrap();
+        let row = markdown.lines().find(|line| line.starts_with('|') && line.contains(" cpu recurrent ")).unwrap();
         assert_eq!(row.matches('|').count(), text::HEADER.len() + 1, "{row}");
         assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
     }
