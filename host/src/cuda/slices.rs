@@ -53,6 +53,8 @@ fn run_on_slices(gdn: &Gdn, call: &mut Call<'_>) -> Result<Launch> {
     let owned = cust::stream::Stream::new(StreamFlags::NON_BLOCKING, None).map_err(DriverError::from);
     let owned = owned.map_err(CudaError::from)?;
     let stream = Stream::from(&owned);
+    // Copies of few bytes return before they have arrived, and a non-blocking stream does not wait for them by itself.
+    gdn.synchronize(Stream::LEGACY)?;
     // SAFETY: types: f32 buffers. Lengths: `validate` has checked each slice against its strides, and each buffer is as
     // long as its slice. Lifetime: the stream is synchronised before the buffers go.
     let launch = unsafe { gdn.run(&on_device, stream)? };
