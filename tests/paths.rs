@@ -13,7 +13,7 @@ pub const ORDERS: [u64; 3] = [0, 1, 2];
 /// One way to run the recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// The CPU backend.
+    /// The CPU backend token by token, which is what it takes for few tokens or heads.
     Cpu,
     /// A kernel in the emulator.
     Emulated(Kernel),
@@ -36,7 +36,7 @@ impl Path {
     /// Those of the path.
     pub fn run_in_order(self, call: Call<'_>, order: u64) -> Result<()> {
         match self {
-            Self::Cpu => host::cpu::run(call),
+            Self::Cpu => host::cpu::run_by(call, host::cpu::Path::Recurrent),
             Self::Emulated(kernel) => host::emulated::run(call, kernel, order),
             Self::Cuda(kernel) => {
                 let gpu = gpu().expect("a path of a machine with a GPU");

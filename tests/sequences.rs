@@ -134,3 +134,14 @@ fn a_decay_of_zero_forgets_a_finite_state() {
         assert_eq!(a, b, "{path:?}");
     }
 }
+
+/// Unasked, the CPU backend goes token by token for so few tokens: the bits are those of that path.
+#[test]
+fn the_cpu_goes_token_by_token_unasked() {
+    for heads in every_heads() {
+        let inputs = Inputs::seeded(heads, 33, Family::Base, 7);
+        let mut unasked = Output::poisoned(&inputs);
+        host::cpu::run(inputs.call(&mut unasked.out, &mut unasked.state)).unwrap();
+        same_bits(&heads, &run(Path::Cpu, &inputs), &unasked).unwrap_or_else(|e| panic!("{heads:?}: {e}"));
+    }
+}
