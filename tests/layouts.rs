@@ -65,8 +65,19 @@ fn a_state_with_key_rows_outermost_gives_the_dense_bits() {
     }
 }
 
-/// Runs `inputs` in `layout` and compares with the dense bits; by key head refuses what is not aligned, untouched.
-fn check_layout(path: Path, inputs: &Inputs, layout: Layout, aligned: bool) -> Result<(), String> {
+/// Whether the rows of one of q, k, v and out start on 16 bytes, in a buffer that does.
+fn is_aligned(layout: &Layout, argument: &str) -> bool {
+    let (strides, start) = match argument {
+        "q" => (layout.q, layout.start),
+        "k" => (layout.k, layout.start),
+        "v" => (layout.v, layout.start),
+        _ => (layout.out, 0),
+    };
+    [strides.token, strides.head, start].iter().all(|elements| elements.is_multiple_of(4))
+}
+
+/// Runs `inputs` in `layout` and compares with the dense bits; what moves rows by 16 bytes may refuse other rows, untouched.
+fn check_layout(path: Path, inputs: &Inputs, layout: Layout) -> Result<(), String> {
     let mut buffers = Buffers::new(inputs, layout);
     let before = buffers.clone();
     match path.run(buffers.call()) {
@@ -74,10 +85,9 @@ fn check_layout(path: Path, inputs: &Inputs, layout: Layout, aligned: bool) -> R
             same_bits(&inputs.heads, &run(path, inputs), &buffers.output())?;
             buffers.gaps_untouched(&before)
         }
-        Err(Error::Refused { kernel, reason: Reason::Unaligned { argument } }) if !aligned => {
-            assert_eq!(kernel, Kernel::RecurrentByKeyHead.name());
-            assert!(["q", "k", "v"].contains(&argument));
-            assert!(path.kernel() == Some(Kernel::RecurrentByKeyHead));
+        Err(Error::Refused { kernel, reason: Reason::Unaligned { argument } }) if !is_aligned(&layout, argument) => {
+            assert_eq!(Some(kernel), path.kernel().map(Kernel::name));
+            assert!(path.needs_alignment_of().contains(&argument), "{path:?} does not move {argument} by 16 bytes");
             buffers.untouched(&before)
         }
         Err(error) => Err(error.to_string()),
@@ -96,13 +106,14 @@ fn an_odd_start_is_right_or_refused() {
     let inputs = Inputs::seeded(heads(2, 4, HeadMap::Grouped), 11, Family::Base, 3);
     let layout = Layout { start: 1, ..Layout::dense(&inputs.heads) };
     for path in every_path() {
-        check_layout(path, &inputs, layout, false).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        check_layout(path, &inputs, layout).unwrap_or_else(|e| panic!("{path:?}: {e}"));
     }
     assert!(refuses(Path::Emulated(Kernel::RecurrentByKeyHead), &inputs, layout));
+    assert!(refuses(Path::Emulated(Kernel::Chunked), &inputs, layout));
     assert!(!refuses(Path::Emulated(Kernel::RecurrentByColumn), &inputs, layout));
 }
 
-/// A stride that leads off the 16 bytes is as bad as an address, for each of q, k and v alone.
+/// A stride that leads off the 16 bytes is as bad as an address, for each of q, k, v and out alone.
 #[test]
 fn an_odd_stride_is_right_or_refused() {
     let inputs = Inputs::seeded(heads(2, 4, HeadMap::Tiled), 11, Family::Base, 4);
@@ -116,10 +127,19 @@ fn an_odd_stride_is_right_or_refused() {
         Layout { v: wide(dense.v), ..dense },
     ] {
         for path in every_path() {
-            check_layout(path, &inputs, layout, false).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+            check_layout(path, &inputs, layout).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         }
-        assert!(refuses(Path::Emulated(Kernel::RecurrentByKeyHead), &inputs, layout), "{layout:?}");
+        for kernel in [Kernel::RecurrentByKeyHead, Kernel::Chunked] {
+            assert!(refuses(Path::Emulated(kernel), &inputs, layout), "{kernel:?}, {layout:?}");
+        }
     }
+    // Only the chunked kernels write four elements at a time.
+    let layout = Layout { out: odd(dense.out), ..dense };
+    for path in every_path() {
+        check_layout(path, &inputs, layout).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+    }
+    assert!(refuses(Path::Emulated(Kernel::Chunked), &inputs, layout));
+    assert!(!refuses(Path::Emulated(Kernel::RecurrentByKeyHead), &inputs, layout));
 }
 
 /// Inputs that all tokens share, by a stride of 0.
@@ -135,7 +155,7 @@ fn a_stride_of_zero_repeats_a_row() {
     let dense = Layout::dense(&heads);
     let layout = Layout { k: still(dense.k), v: still(dense.v), g: still(dense.g), beta: still(dense.beta), ..dense };
     for path in every_path() {
-        check_layout(path, &inputs, layout, true).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        check_layout(path, &inputs, layout).unwrap_or_else(|e| panic!("{path:?}: {e}"));
     }
 }
 
@@ -149,36 +169,37 @@ fn strides(tokens: usize, count: usize, dim: usize, heads_first: bool, pads: [us
 }
 
 /// A layout with every tensor at strides of its own.
-fn any_layout(heads: Heads, tokens: usize) -> impl Strategy<Value = (Layout, bool)> {
+fn any_layout(heads: Heads, tokens: usize) -> impl Strategy<Value = Layout> {
     let (keys, values) = (heads.num_k_heads, heads.num_v_heads);
     let one = (any::<bool>(), [0..5_usize, 0..9_usize]);
     let all = [one.clone(), one.clone(), one.clone(), one.clone(), one.clone(), one.clone(), one];
-    (any::<bool>(), 0..3_usize, all).prop_map(move |(aligned, start, [q, k, v, g, beta, out, state])| {
+    let aligned = [any::<bool>(), any::<bool>()];
+    (aligned, 0..3_usize, all).prop_map(move |([aligned, out_aligned], start, [q, k, v, g, beta, out, state])| {
         let of = |count: usize, dim: usize, (first, pads): (bool, [usize; 2])| strides(tokens, count, dim, first, pads);
-        // Rows of q, k and v on 16 bytes, or anywhere.
-        let unit = if aligned { 4 } else { 1 };
-        let wide = |(first, pads): (bool, [usize; 2])| (first, pads.map(|pad| pad * unit));
+        // Rows of q, k and v on 16 bytes, or anywhere; and those of the output.
+        let [unit, out_unit] = [aligned, out_aligned].map(|aligned| if aligned { 4 } else { 1 });
+        let times = |unit: usize, (first, pads): (bool, [usize; 2])| (first, pads.map(|pad| pad * unit));
+        let wide = |pads| times(unit, pads);
         let state = strides(128, values, 128, state.0, state.1);
-        let layout = Layout {
+        Layout {
             q: of(keys, 128, wide(q)),
             k: of(keys, 128, wide(k)),
             v: of(values, 128, wide(v)),
             g: of(values, 1, g),
             beta: of(values, 1, beta),
-            out: of(values, 128, out),
+            out: of(values, 128, times(out_unit, out)),
             state: StateLayout { head: state.head, row: state.token },
             start: start * unit,
-        };
-        (layout, aligned)
+        }
     })
 }
 
-fn any_case() -> impl Strategy<Value = (Heads, usize, Layout, bool, u64)> {
+fn any_case() -> impl Strategy<Value = (Heads, usize, Layout, u64)> {
     let map = prop_oneof![Just(HeadMap::Grouped), Just(HeadMap::Tiled)];
     (prop::sample::select(&HEADS[..]), map, 0..20_usize, any::<u64>()).prop_flat_map(
         |((keys, values), map, tokens, seed)| {
             let heads = heads(keys, values, map);
-            any_layout(heads, tokens).prop_map(move |(layout, aligned)| (heads, tokens, layout, aligned, seed))
+            any_layout(heads, tokens).prop_map(move |layout| (heads, tokens, layout, seed))
         },
     )
 }
@@ -193,10 +214,10 @@ proptest! {
     })]
 
     #[test]
-    fn any_strides_give_the_dense_bits((heads, tokens, layout, aligned, seed) in any_case()) {
+    fn any_strides_give_the_dense_bits((heads, tokens, layout, seed) in any_case()) {
         let inputs = Inputs::seeded(heads, tokens, Family::Base, seed);
         for path in every_path_for(&heads) {
-            check_layout(path, &inputs, layout, aligned)
+            check_layout(path, &inputs, layout)
                 .map_err(|e| TestCaseError::fail(format!("{path:?}: {e}")))?;
         }
     }

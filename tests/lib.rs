@@ -9,6 +9,9 @@ mod strided;
 
 pub use checks::{Fails, Output, agrees, bars, expected_of, same_bits, same_numbers, untouched};
 pub use gpu_or_skip::{gpu, gpu_or_skip};
-pub use paths::{ORDERS, Path, every_path, every_path_for, holds_on_every_path, on_every_path, run, run_in_order};
-pub use shapes::{HEADS, TOKENS, every_heads, heads, tokens_of};
+pub use paths::{
+    ORDERS, Path, every_chunked_path, every_path, every_path_for, holds_on_every_path, holds_within, on_every_path,
+    recurrent_kernels_have_the_same_bits, run, run_in_order,
+};
+pub use shapes::{CHUNK, HEADS, TOKENS, every_heads, heads, tokens_of};
 pub use strided::{Buffers, Layout, POISON};

@@ -8,6 +8,7 @@ use tests::{Output, Path, agrees, bars, expected_of, heads, run, same_bits, same
 const DIM: usize = 128;
 const TOKENS: usize = 33;
 const VALUE_HEADS: usize = 6;
+const CPU: Path = Path::Cpu(host::cpu::Path::Recurrent);
 
 fn inputs() -> Inputs {
     Inputs::seeded(heads(2, VALUE_HEADS, HeadMap::Grouped), TOKENS, Family::Base, 1)
@@ -18,7 +19,7 @@ fn inputs() -> Inputs {
 fn assert_caught(what: &str, inputs: &Inputs, output: &Output) {
     let verdict = agrees(&inputs.heads, &expected_of(inputs), output, &bars::SEQUENTIAL);
     assert!(verdict.is_err(), "{what} passes for right");
-    let right = run(Path::Cpu, inputs);
+    let right = run(CPU, inputs);
     assert!(same_bits(&inputs.heads, &right, output).is_err(), "{what} has the right bits");
 }
 
@@ -70,7 +71,7 @@ fn spoiled_inputs_are_caught() {
     for (what, spoil) in spoils {
         let mut spoiled = right.clone();
         spoil(&mut spoiled);
-        assert_caught(what, &right, &run(Path::Cpu, &spoiled));
+        assert_caught(what, &right, &run(CPU, &spoiled));
     }
 }
 
@@ -104,7 +105,7 @@ fn spoiled_outputs_are_caught() {
     ];
     let inputs = inputs();
     for (what, spoil) in spoils {
-        let mut output = run(Path::Cpu, &inputs);
+        let mut output = run(CPU, &inputs);
         spoil(&mut output);
         assert_caught(what, &inputs, &output);
     }
@@ -210,7 +211,7 @@ fn a_quiet_head_is_not_drowned() {
     for (tensor, row) in [(&mut inputs.v, DIM), (&mut inputs.state, DIM * DIM)] {
         tensor.chunks_exact_mut(row).step_by(2).flatten().for_each(|x| *x *= 1e-3);
     }
-    let mut output = run(Path::Cpu, &inputs);
+    let mut output = run(CPU, &inputs);
     agrees(&inputs.heads, &expected_of(&inputs), &output, &bars::SEQUENTIAL).unwrap();
     output.out.chunks_exact_mut(DIM).step_by(2).flatten().for_each(|o| *o *= 1.1);
     assert_caught("a quiet head off by ten percent", &inputs, &output);
@@ -220,7 +221,7 @@ fn a_quiet_head_is_not_drowned() {
 #[test]
 fn single_bits_are_caught() {
     let inputs = inputs();
-    let right = run(Path::Cpu, &inputs);
+    let right = run(CPU, &inputs);
     for bit in [0, 12, 31] {
         for index in [0, 7_777, right.out.len() - 1] {
             let mut flipped = right.clone();

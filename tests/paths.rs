@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 use host::compare::Bar;
 use host::inputs::Inputs;
-use host::{Call, Heads, Kernel, Result};
+use host::{Call, Heads, Kernel, Result, cpu};
 
-use crate::checks::{Output, agrees, expected_of, same_bits};
+use crate::checks::{Fails, Output, agrees, expected_of, same_bits};
 use crate::gpu_or_skip::{gpu, say_paths_are_missing};
 
 /// Orders of threads that kernels are emulated in: ascending, and two random ones.
@@ -13,8 +13,8 @@ pub const ORDERS: [u64; 3] = [0, 1, 2];
 /// One way to run the recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// The CPU backend token by token, which is what it takes for few tokens or heads.
-    Cpu,
+    /// The CPU backend, by a path of its own.
+    Cpu(cpu::Path),
     /// A kernel in the emulator.
     Emulated(Kernel),
     /// A kernel on the GPU.
@@ -36,7 +36,7 @@ impl Path {
     /// Those of the path.
     pub fn run_in_order(self, call: Call<'_>, order: u64) -> Result<()> {
         match self {
-            Self::Cpu => host::cpu::run_by(call, host::cpu::Path::Recurrent),
+            Self::Cpu(path) => cpu::run_by(call, path),
             Self::Emulated(kernel) => host::emulated::run(call, kernel, order),
             Self::Cuda(kernel) => {
                 let gpu = gpu().expect("a path of a machine with a GPU");
@@ -49,28 +49,50 @@ impl Path {
     #[must_use]
     pub fn kernel(self) -> Option<Kernel> {
         match self {
-            Self::Cpu => None,
+            Self::Cpu(_) => None,
             Self::Emulated(kernel) | Self::Cuda(kernel) => Some(kernel),
         }
     }
 
-    /// Whether it is for such heads: by key head goes up to four value heads per key head.
+    /// Whether it takes tokens 32 at a time: within the bar of the others, and not in their bits.
+    #[must_use]
+    pub fn is_chunked(self) -> bool {
+        matches!(self, Self::Cpu(cpu::Path::Chunked) | Self::Emulated(Kernel::Chunked) | Self::Cuda(Kernel::Chunked))
+    }
+
+    /// Whether it is one of the kernels that go token by token, which all have the same bits.
+    #[must_use]
+    pub fn is_recurrent_kernel(self) -> bool {
+        self.kernel().is_some_and(|kernel| Kernel::RECURRENT.contains(&kernel))
+    }
+
+    /// Whether it is for such heads: kernels that share a key head's rows go up to four value heads per key head.
     #[must_use]
     pub fn takes(self, heads: &Heads) -> bool {
-        self.kernel() != Some(Kernel::RecurrentByKeyHead) || heads.values_per_key() <= 4
+        matches!(self.kernel(), None | Some(Kernel::RecurrentByColumn)) || heads.values_per_key() <= 4
+    }
+
+    /// The tensors whose rows it moves by 16 bytes.
+    #[must_use]
+    pub fn needs_alignment_of(self) -> &'static [&'static str] {
+        match self.kernel() {
+            Some(Kernel::RecurrentByKeyHead) => &["q", "k", "v"],
+            Some(Kernel::Chunked) => &["q", "k", "v", "out"],
+            _ => &[],
+        }
     }
 }
 
-/// Every path of this machine: the CPU, both kernels in the emulator, both on the GPU if there is one.
+/// Every path of this machine: both of the CPU, every kernel in the emulator, every kernel on the GPU if there is one.
 ///
 /// # Panics
 /// As [`gpu`].
 #[must_use]
 pub fn every_path() -> Vec<Path> {
-    let mut paths = vec![Path::Cpu];
-    paths.extend(Kernel::RECURRENT.map(Path::Emulated));
+    let mut paths = Vec::from(cpu::Path::ALL.map(Path::Cpu));
+    paths.extend(Kernel::ALL.map(Path::Emulated));
     match gpu() {
-        Some(_) => paths.extend(Kernel::RECURRENT.map(Path::Cuda)),
+        Some(_) => paths.extend(Kernel::ALL.map(Path::Cuda)),
         None => say_paths_are_missing(),
     }
     paths
@@ -84,6 +106,17 @@ pub fn every_path() -> Vec<Path> {
 pub fn every_path_for(heads: &Heads) -> Vec<Path> {
     let mut paths = every_path();
     paths.retain(|path| path.takes(heads));
+    paths
+}
+
+/// The chunked paths of this machine.
+///
+/// # Panics
+/// As [`gpu`].
+#[must_use]
+pub fn every_chunked_path() -> Vec<Path> {
+    let mut paths = every_path();
+    paths.retain(|path| path.is_chunked());
     paths
 }
 
@@ -118,24 +151,43 @@ pub fn on_every_path(inputs: &Inputs) -> Vec<(Path, Output)> {
     every_path_for(&inputs.heads).into_iter().map(|path| (path, run(path, inputs))).collect()
 }
 
-/// [`on_every_path`], each output held to `bar` against float64, and the kernels to each other's bits.
+/// That the recurrent kernels among `outputs` have each other's bits.
+///
+/// # Errors
+/// The first that has not, with both named.
+pub fn recurrent_kernels_have_the_same_bits(heads: &Heads, outputs: &[(Path, Output)]) -> Result<(), Fails> {
+    let mut kernels = outputs.iter().filter(|(path, _)| path.is_recurrent_kernel());
+    let Some((first, expected)) = kernels.next() else { return Ok(()) };
+    kernels.try_for_each(|(path, output)| {
+        same_bits(heads, expected, output).map_err(|fails| format!("{path:?} and {first:?}: {fails}"))
+    })
+}
+
+/// [`on_every_path`], each output held to `bar` against float64, and the recurrent kernels to each other's bits.
 ///
 /// # Panics
 /// If a path refuses or a check fails, with both named.
 #[track_caller]
 pub fn holds_on_every_path(case: &str, inputs: &Inputs, bar: &Bar) -> Vec<(Path, Output)> {
+    holds_within(case, inputs, bar, bar)
+}
+
+/// [`holds_on_every_path`] with another bar for the chunked paths.
+///
+/// # Panics
+/// As [`holds_on_every_path`].
+#[track_caller]
+pub fn holds_within(case: &str, inputs: &Inputs, bar: &Bar, chunked: &Bar) -> Vec<(Path, Output)> {
     let expected = expected_of(inputs);
     let outputs = on_every_path(inputs);
     for (path, output) in &outputs {
+        let bar = if path.is_chunked() { chunked } else { bar };
         if let Err(fails) = agrees(&inputs.heads, &expected, output, bar) {
             panic!("{case}, {path:?}, {} tokens: {fails}", inputs.tokens);
         }
     }
-    // The first is the CPU, which adds in another order.
-    for (path, output) in &outputs[1..] {
-        if let Err(fails) = same_bits(&inputs.heads, &outputs[1].1, output) {
-            panic!("{case}, {path:?} and {:?}, {} tokens: {fails}", outputs[1].0, inputs.tokens);
-        }
+    if let Err(fails) = recurrent_kernels_have_the_same_bits(&inputs.heads, &outputs) {
+        panic!("{case}, {} tokens: {fails}", inputs.tokens);
     }
     outputs
 }

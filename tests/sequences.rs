@@ -1,12 +1,14 @@
-//! One long call against several that hand the state on, no tokens, no state (cases 9, 14, 17): bit for bit.
+//! One long call against several that hand the state on, no tokens, no state (cases 9, 14, 17): bit for bit; a
+//! chunked path where the calls end between chunks.
 #![forbid(unsafe_code)]
 use std::ops::Range;
 
 use host::inputs::{Family, Inputs};
-use host::{Call, Gates, HeadMap, Kernel, Strides, View, ViewMut};
+use host::reference::Expected;
+use host::{Call, Gates, HeadMap, Kernel, Strides, View, ViewMut, cpu};
 use tests::{
-    Buffers, Layout, ORDERS, Output, POISON, Path, every_heads, every_path, every_path_for, heads, run, same_bits,
-    tokens_of,
+    Buffers, CHUNK, Layout, ORDERS, Output, POISON, Path, agrees, bars, every_heads, every_path, every_path_for,
+    expected_of, heads, run, same_bits, tokens_of,
 };
 
 /// Runs parts of a prompt one after the other, each on its path, from the state that the part before left.
@@ -25,9 +27,31 @@ fn slices(tokens: usize, length: usize) -> impl Iterator<Item = Range<usize>> {
     (0..tokens).step_by(length).map(move |start| start..(start + length).min(tokens))
 }
 
-#[track_caller]
-fn assert_whole(inputs: &Inputs, path: Path, whole: &Output, parts: &Output, what: &str) {
-    same_bits(&inputs.heads, whole, parts).unwrap_or_else(|e| panic!("{path:?}, {what}: {e}"));
+/// What the parts of a prompt have to be: the whole, bit for bit, or within the bar of float64 where chunks were cut.
+struct Whole<'a> {
+    inputs: &'a Inputs,
+    path: Path,
+    expected: &'a Expected,
+    output: Output,
+}
+
+impl<'a> Whole<'a> {
+    fn new(inputs: &'a Inputs, path: Path, expected: &'a Expected) -> Self {
+        Self { inputs, path, expected, output: run(path, inputs) }
+    }
+
+    #[track_caller]
+    fn assert_is(&self, parts: impl IntoIterator<Item = Range<usize>>, what: &str) {
+        let parts: Vec<Range<usize>> = parts.into_iter().collect();
+        let at_chunks = parts.iter().all(|part| part.start.is_multiple_of(CHUNK));
+        let output = run_parts(self.inputs, parts.into_iter().map(|part| (self.path, part)));
+        if at_chunks || !self.path.is_chunked() {
+            same_bits(&self.inputs.heads, &self.output, &output)
+        } else {
+            agrees(&self.inputs.heads, self.expected, &output, &bars::SEQUENTIAL)
+        }
+        .unwrap_or_else(|e| panic!("{:?}, {what}: {e}", self.path));
+    }
 }
 
 /// Two calls at every split, one call a token, slices of 64 (case 9).
@@ -35,15 +59,15 @@ fn assert_whole(inputs: &Inputs, path: Path, whole: &Output, parts: &Output, wha
 fn several_calls_are_one() {
     let tokens = 300;
     let inputs = Inputs::seeded(heads(1, 2, HeadMap::Grouped), tokens, Family::Base, 1);
+    let expected = expected_of(&inputs);
     for path in every_path() {
-        let whole = run(path, &inputs);
-        for split in [1, 2, 63, 64, 65, 127, 128, 130, 299] {
-            let parts = run_parts(&inputs, [(path, 0..split), (path, split..tokens)]);
-            assert_whole(&inputs, path, &whole, &parts, &format!("split at {split}"));
+        let whole = Whole::new(&inputs, path, &expected);
+        agrees(&inputs.heads, &expected, &whole.output, &bars::SEQUENTIAL).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        for split in [1, 2, 32, 63, 64, 65, 96, 127, 128, 130, 288, 299] {
+            whole.assert_is([0..split, split..tokens], &format!("split at {split}"));
         }
-        for length in [1, 64] {
-            let parts = run_parts(&inputs, slices(tokens, length).map(|part| (path, part)));
-            assert_whole(&inputs, path, &whole, &parts, &format!("slices of {length}"));
+        for length in [1, 32, 64, 96] {
+            whole.assert_is(slices(tokens, length), &format!("slices of {length}"));
         }
     }
 }
@@ -52,24 +76,36 @@ fn several_calls_are_one() {
 #[test]
 fn several_calls_are_one_for_all_heads() {
     for heads in every_heads() {
-        let inputs = Inputs::seeded(heads, 26, Family::Base, 2);
+        let inputs = Inputs::seeded(heads, 70, Family::Base, 2);
+        let expected = expected_of(&inputs);
         for path in every_path_for(&heads) {
-            let whole = run(path, &inputs);
-            let parts = run_parts(&inputs, [0..7, 7..7, 7..15, 15..16, 16..26].map(|part| (path, part)));
-            assert_whole(&inputs, path, &whole, &parts, &format!("{heads:?}"));
+            let whole = Whole::new(&inputs, path, &expected);
+            whole.assert_is([0..7, 7..7, 7..15, 15..16, 16..70], &format!("{heads:?}"));
+            whole.assert_is([0..32, 32..32, 32..64, 64..70], &format!("{heads:?}"));
         }
     }
 }
 
-/// One kernel goes on where the other stopped.
+/// One path goes on where the other stopped, inside a chunk and at its end (case 9): the recurrent kernels with the bits of
+/// the whole, the others within the bar.
 #[test]
-fn kernels_hand_the_state_to_each_other() {
-    let inputs = Inputs::seeded(heads(2, 6, HeadMap::Tiled), 30, Family::Base, 3);
-    let [a, b] = Kernel::RECURRENT.map(Path::Emulated);
-    let whole = run(a, &inputs);
-    for (first, second) in [(a, b), (b, a)] {
-        let parts = run_parts(&inputs, [(first, 0..11), (second, 11..30)]);
-        assert_whole(&inputs, first, &whole, &parts, "then the other kernel");
+fn paths_hand_the_state_to_each_other() {
+    let inputs = Inputs::seeded(heads(2, 6, HeadMap::Tiled), 75, Family::Base, 3);
+    let expected = expected_of(&inputs);
+    let paths = every_path_for(&inputs.heads);
+    let whole = run(Path::Emulated(Kernel::RecurrentByColumn), &inputs);
+    for &first in &paths {
+        for &second in paths.iter().filter(|&&second| second != first) {
+            for split in [11, 64] {
+                let parts = run_parts(&inputs, [(first, 0..split), (second, split..75)]);
+                agrees(&inputs.heads, &expected, &parts, &bars::SEQUENTIAL)
+                    .and_then(|()| match first.is_recurrent_kernel() && second.is_recurrent_kernel() {
+                        true => same_bits(&inputs.heads, &whole, &parts),
+                        false => Ok(()),
+                    })
+                    .unwrap_or_else(|e| panic!("{first:?} up to {split}, then {second:?}: {e}"));
+            }
+        }
     }
 }
 
@@ -142,6 +178,7 @@ fn the_cpu_goes_token_by_token_unasked() {
         let inputs = Inputs::seeded(heads, 33, Family::Base, 7);
         let mut unasked = Output::poisoned(&inputs);
         host::cpu::run(inputs.call(&mut unasked.out, &mut unasked.state)).unwrap();
-        same_bits(&heads, &run(Path::Cpu, &inputs), &unasked).unwrap_or_else(|e| panic!("{heads:?}: {e}"));
+        same_bits(&heads, &run(Path::Cpu(cpu::Path::Recurrent), &inputs), &unasked)
+            .unwrap_or_else(|e| panic!("{heads:?}: {e}"));
     }
 }

@@ -11,6 +11,9 @@ pub const HEADS: [(usize, usize); 6] = [(1, 1), (2, 2), (2, 4), (2, 6), (1, 4), 
 /// Tokens: none, few, around the by-key-head kernel's stages of 8, its ring of 24, and a chunk of 32.
 pub const TOKENS: [usize; 14] = [0, 1, 2, 7, 8, 9, 16, 17, 24, 25, 31, 32, 33, 103];
 
+/// Tokens that the chunked paths take at once.
+pub const CHUNK: usize = 32;
+
 /// So many heads of 128 x 128.
 ///
 /// # Panics

@@ -4,7 +4,7 @@ use std::thread;
 
 use host::cuda::Gdn;
 use host::inputs::{Family, Inputs};
-use host::{Call, HeadMap};
+use host::{Call, HeadMap, cpu};
 use tests::{HEADS, Output, Path, every_path_for, heads, run, same_bits};
 
 const fn send<T: Send>() {}
@@ -54,11 +54,14 @@ fn the_cpus_bits_do_not_depend_on_the_number_of_threads() {
     for (keys, values) in HEADS {
         let heads = heads(keys, values, HeadMap::Grouped);
         let inputs = Inputs::seeded(heads, 70, Family::Base, 9);
-        let expected = run(Path::Cpu, &inputs);
-        for threads in [1, 2, 3, 7, 16] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let output = pool.install(|| run(Path::Cpu, &inputs));
-            same_bits(&heads, &expected, &output).unwrap_or_else(|e| panic!("{threads} threads, {heads:?}: {e}"));
+        for path in cpu::Path::ALL.map(Path::Cpu) {
+            let expected = run(path, &inputs);
+            for threads in [1, 2, 3, 7, 16] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let output = pool.install(|| run(path, &inputs));
+                same_bits(&heads, &expected, &output)
+                    .unwrap_or_else(|e| panic!("{path:?}, {threads} threads, {heads:?}: {e}"));
+            }
         }
     }
 }
