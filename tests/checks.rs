@@ -11,7 +11,7 @@ pub type Fails = String;
 /// The bars of single cases; whatever is not here is held to [`host::compare::bars::SEQUENTIAL`].
 pub mod bars {
     use host::compare::Bar;
-    pub use host::compare::bars::SEQUENTIAL;
+    pub use host::compare::bars::{GENERAL, SEQUENTIAL};
 
     /// A chunked path on repeated keys.
     pub const REPEATED_KEYS: Bar = Bar {

@@ -6,6 +6,8 @@
 //! | `recurrence` | results that are known exactly or by hand: 3, 7, 8, 27, 49, 50 |
 //! | `gates` | forget gates at their limits: 1, 4, 5, 6, 13 |
 //! | `sequences` | one long call is several; no tokens; no state: 9, 14, 17 |
+//! | `chunked` | the chunked paths: thread orders, segments, neighbours, random gates: 2, 35, 43 |
+//! | `dispatch` | cards, limits and switches through the public interface: 38, 43 |
 //! | `layouts` | views at any strides have the dense bits, and nothing outside them is touched: 10 |
 //! | `errors`, `indices` | bad arguments on every path; shapes and strides against 128-bit arithmetic: 8, 11(c), 47, 55 |
 //! | `properties` | what holds for any inputs |
@@ -15,7 +17,9 @@
 //! | `cli` | the command line as a user runs it: 39 |
 //! | `gpu` | what only a GPU can show: 2, 10, 14, 31, 51 |
 //! | `mutation`, `faulty_kernels` | that the checks of this suite, and those of the emulator, go red: 55 |
+mod chunked;
 mod cli;
+mod dispatch;
 mod emulation;
 mod errors;
 mod faulty_kernels;

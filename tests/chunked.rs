@@ -1,0 +1,254 @@
+//! What the chunked paths promise beside every case: the same bits in every order of threads, from call to call, in
+//! segments of any length and in a grid of any size (cases 2, 35, 43); and random gates against float64.
+#![forbid(unsafe_code)]
+use host::compare::{Tensor, compare};
+use host::inputs::{Family, Inputs};
+use host::reference::{Expected, reference_f64_at};
+use host::{Call, Card, Gates, HeadMap, Heads, Kernel, PathChoice, Policy, Strides, View, ViewMut, cpu};
+use kernels_gpu::kernels::chunk::scratch_len;
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use tests::{
+    ORDERS, Output, Path, agrees, bars, every_heads, every_path, expected_of, heads, run, run_in_order, same_bits,
+};
+
+const DIM: usize = 128;
+const CARD: Card = Card { capability: 80, multiprocessors: 108, shared_bytes_optin: 166_912 };
+const EMULATED: Path = Path::Emulated(Kernel::Chunked);
+
+/// Every shape in every order of threads: within the bar of float64, with the same bits.
+#[test]
+fn every_shape_in_every_order() {
+    for heads in every_heads().filter(|heads| EMULATED.takes(heads)) {
+        for tokens in [0, 1, 31, 32, 33, 64, 65, 103] {
+            let inputs = Inputs::seeded(heads, tokens, Family::Base, 1);
+            let first = run_in_order(EMULATED, &inputs, ORDERS[0]);
+            agrees(&heads, &expected_of(&inputs), &first, &bars::SEQUENTIAL)
+                .unwrap_or_else(|e| panic!("{tokens} tokens, {heads:?}: {e}"));
+            for &order in &ORDERS[1..] {
+                same_bits(&heads, &first, &run_in_order(EMULATED, &inputs, order))
+                    .unwrap_or_else(|e| panic!("order {order}, {tokens} tokens, {heads:?}: {e}"));
+            }
+        }
+    }
+}
+
+/// Decay near 1 and strong, forgotten states, beta 0, 1 and 2, gates above 0, repeated keys: every path.
+#[test]
+fn every_family_on_every_path() {
+    for family in [
+        Family::Bench,
+        Family::Strong,
+        Family::Reset,
+        Family::Repeat,
+        Family::Hard,
+        Family::Slow,
+        Family::Real,
+        Family::Beta,
+        Family::Outlier,
+        Family::Positive,
+    ] {
+        let inputs = Inputs::seeded(heads(2, 8, HeadMap::Tiled), 100, family, 2);
+        tests::holds_within(&family.to_string(), &inputs, &family.bar(), &bars::REPEATED_KEYS);
+    }
+}
+
+/// The same call again and again, with other orders of threads in between (case 2).
+#[test]
+fn repeated_calls_give_the_same_bits() {
+    let inputs = Inputs::seeded(heads(2, 8, HeadMap::Grouped), 130, Family::Real, 3);
+    let first = run_in_order(EMULATED, &inputs, ORDERS[0]);
+    for order in [1, 0, 3] {
+        same_bits(&inputs.heads, &first, &run_in_order(EMULATED, &inputs, order)).unwrap_or_else(|e| panic!("{e}"));
+    }
+    let path = Path::Cpu(cpu::Path::Chunked);
+    let inputs = Inputs::seeded(heads(16, 32, HeadMap::Grouped), 1000, Family::Base, 4);
+    let first = run(path, &inputs);
+    for round in 0..10 {
+        same_bits(&inputs.heads, &first, &run(path, &inputs)).unwrap_or_else(|e| panic!("round {round}: {e}"));
+    }
+}
+
+/// Output and state of the emulated kernels with scratch for no more than `segment` tokens, with a state or without.
+fn run_in_segments(inputs: &Inputs, segment: usize, with_state: bool) -> Output {
+    let Heads { num_k_heads, num_v_heads, .. } = inputs.heads;
+    let mut output = Output::poisoned(inputs);
+    let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
+    // A state that is dropped at the end stands in the scratch in between.
+    let carried = if with_state { 0 } else { inputs.state_len() };
+    policy.max_scratch_bytes = size_of::<f32>() * (scratch_len(segment, num_v_heads) + carried);
+    if with_state {
+        let launch = host::plan(&CARD, inputs.heads, inputs.tokens, &policy).unwrap();
+        assert_eq!(launch.launches, 2 * inputs.tokens.div_ceil(segment), "{launch:?}");
+    }
+    let call = if with_state {
+        inputs.call(&mut output.out, &mut output.state)
+    } else {
+        output.state.clear();
+        let (keys, values) = (Strides::dense(num_k_heads, DIM), Strides::dense(num_v_heads, DIM));
+        let scalars = Strides::dense(num_v_heads, 1);
+        let gates = Gates::Log { g: View::new(&inputs.g, scalars), beta: View::new(&inputs.beta, scalars) };
+        let (q, k, v) = (View::new(&inputs.q, keys), View::new(&inputs.k, keys), View::new(&inputs.v, values));
+        Call::new(inputs.heads, inputs.tokens, q, k, v, gates, ViewMut::new(&mut output.out, values))
+    };
+    host::emulated::run_with(call, &policy, ORDERS[1]).unwrap();
+    output
+}
+
+/// Segments of 64 tokens and of 32 have the bits of one, around every border, with a state and without (cases 9, 43).
+#[test]
+fn segments_have_the_bits_of_the_whole() {
+    let inputs = Inputs::seeded(heads(1, 3, HeadMap::Grouped), 129, Family::Bench, 5);
+    for tokens in [63, 64, 65, 127, 128, 129] {
+        let inputs = tests::tokens_of(&inputs, 0..tokens, &inputs.state);
+        for with_state in [true, false] {
+            let whole = run_in_segments(&inputs, 2048, with_state);
+            if with_state {
+                agrees(&inputs.heads, &expected_of(&inputs), &whole, &bars::SEQUENTIAL)
+                    .unwrap_or_else(|e| panic!("{tokens} tokens: {e}"));
+            }
+            for segment in [32, 64, 96] {
+                let parts = run_in_segments(&inputs, segment, with_state);
+                same_bits(&inputs.heads, &whole, &parts)
+                    .unwrap_or_else(|e| panic!("{tokens} tokens in segments of {segment}, state {with_state}: {e}"));
+            }
+        }
+    }
+}
+
+/// Around the border of the longest segment. The emulator is too slow for that; `gpu_chunked` has the kernels.
+#[test]
+fn the_cpu_is_right_around_two_thousand_tokens() {
+    let inputs = Inputs::seeded(heads(2, 4, HeadMap::Tiled), 2049, Family::Bench, 6);
+    let lengths = [2047, 2048, 2049];
+    let prefixes = reference_f64_at(&inputs, &lengths);
+    for path in cpu::Path::ALL {
+        for tokens in lengths {
+            let mut output =
+                Output { out: vec![f32::NAN; inputs.out_len(tokens)], state: vec![f32::NAN; inputs.state_len()] };
+            cpu::run_by(inputs.call_first(tokens, &mut output.out, &mut output.state), path).unwrap();
+            let (out, state) = prefixes.at(tokens).unwrap();
+            let expected = Expected { out: out.to_vec(), state: state.to_vec() };
+            agrees(&inputs.heads, &expected, &output, &bars::SEQUENTIAL)
+                .unwrap_or_else(|e| panic!("{path:?}, {tokens} tokens: {e}"));
+        }
+    }
+}
+
+/// Rows of `row` elements of the heads from `first` on, `count` of all that a token (or the state) has.
+fn heads_of(tensor: &[f32], row: usize, all: usize, first: usize, count: usize) -> Vec<f32> {
+    tensor.chunks_exact(all * row).flat_map(|token| token[first * row..(first + count) * row].to_vec()).collect()
+}
+
+/// A key head and its value heads alone give the bits they have among others, wherever they stand (case 35).
+#[test]
+fn neighbours_change_no_bit() {
+    let together = Inputs::seeded(heads(4, 12, HeadMap::Grouped), 77, Family::Real, 7);
+    let outputs: Vec<(Path, Output)> = every_path().into_iter().map(|path| (path, run(path, &together))).collect();
+    for key_head in 0..4 {
+        let values = |tensor: &[f32], row| heads_of(tensor, row, 12, 3 * key_head, 3);
+        let alone = Inputs {
+            heads: heads(1, 3, HeadMap::Grouped),
+            q: heads_of(&together.q, DIM, 4, key_head, 1),
+            k: heads_of(&together.k, DIM, 4, key_head, 1),
+            v: values(&together.v, DIM),
+            g: values(&together.g, 1),
+            beta: values(&together.beta, 1),
+            state: values(&together.state, DIM * DIM),
+            ..together
+        };
+        for (path, output) in &outputs {
+            let expected = Output { out: values(&output.out, DIM), state: values(&output.state, DIM * DIM) };
+            same_bits(&alone.heads, &expected, &run(*path, &alone))
+                .unwrap_or_else(|e| panic!("{path:?}, key head {key_head} alone: {e}"));
+        }
+    }
+}
+
+/// Kinds of gates, in ascending strangeness.
+const GATES: [fn(f32) -> f32; 9] = [
+    |u| -0.1 * u,
+    |_| 0.0,
+    |_| -0.0,
+    |u| -1e-6 * u,
+    |u| -1e-42 * u,
+    |u| -20.0 - 180.0 * u,
+    |u| -1e4 - 1e6 * u,
+    |u| -3e38 * u,
+    |_| f32::NEG_INFINITY,
+];
+
+/// A random problem; all of it follows from these numbers, which a failure prints.
+#[derive(Clone, Debug)]
+struct Case {
+    heads: Heads,
+    tokens: usize,
+    seed: u64,
+    /// How often a gate is of a kind other than the first, of 1.
+    strange: f32,
+    /// Which kinds may come.
+    kinds: usize,
+    /// The largest write strength.
+    most_beta: f32,
+}
+
+impl Case {
+    fn inputs(&self) -> Inputs {
+        let mut inputs = Inputs::seeded(self.heads, self.tokens, Family::Base, self.seed);
+        // Write strengths of this family are uniform in 0..1.
+        let uniform = |salt| Inputs::seeded(self.heads, self.tokens, Family::Bench, self.seed ^ salt).beta;
+        let (whether, which, how_much) = (uniform(1), uniform(2), uniform(3));
+        for (index, g) in inputs.g.iter_mut().enumerate() {
+            let kind = (which[index] * self.kinds as f32) as usize;
+            let kind = if whether[index] < self.strange { kind.min(self.kinds - 1) } else { 0 };
+            *g = GATES[kind](how_much[index]);
+        }
+        inputs.beta.iter_mut().for_each(|beta| *beta *= self.most_beta);
+        inputs
+    }
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let map = prop_oneof![Just(HeadMap::Grouped), Just(HeadMap::Tiled)];
+    let strange = prop_oneof![Just(0.02_f32), Just(0.3), Just(1.0)];
+    let most_beta = prop_oneof![Just(0.0_f32), Just(1.0), Just(2.0), 0.0..2.0_f32];
+    (1..=3_usize, 1..=4_usize, map, 0..100_usize, any::<u64>(), strange, 1..=GATES.len(), most_beta).prop_map(
+        |(keys, ratio, map, tokens, seed, strange, kinds, most_beta)| Case {
+            heads: heads(keys, keys * ratio, map),
+            tokens,
+            seed,
+            strange,
+            kinds,
+            most_beta,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 40,
+        // The same cases on every machine; what fails is reported in full.
+        rng_seed: RngSeed::Fixed(2),
+        failure_persistence: None,
+        max_shrink_iters: 100,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn any_gates_agree_with_float64(case in any_case()) {
+        let inputs = case.inputs();
+        let expected = expected_of(&inputs);
+        for path in tests::every_chunked_path() {
+            let output = run(path, &inputs);
+            for (tensor, expected, actual) in
+                [(Tensor::Out, &expected.out, &output.out), (Tensor::State, &expected.state, &output.state)]
+            {
+                let comparison = compare(tensor, &inputs.heads, expected, actual);
+                prop_assert!(
+                    comparison.not_finite == 0 && comparison.relative <= bars::GENERAL.relative,
+                    "{path:?}, {tensor:?}: {comparison:?}"
+                );
+            }
+        }
+    }
+}
