@@ -1,14 +1,16 @@
 //! What only a GPU can show: counted as skipped without one, a failure with `GDN_REQUIRE_GPU=1` (cases 2, 10, 14, 31, 51).
 use std::thread;
 
-use cust::context::{Context, CurrentContext};
-use cust::device::Device;
+use cust::context::CurrentContext;
 use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::stream::StreamFlags;
-use host::cuda::{Call, CudaError, Gdn, Stream, View};
+use host::cuda::{CudaError, Gdn, Stream};
 use host::inputs::{Family, Inputs};
-use host::{Error, HeadMap, Kernel, PathChoice, Policy, Reason, Strides};
-use tests::{ORDERS, Output, Path, TOKENS, agrees, bars, every_heads, expected_of, gpu_or_skip, heads, run, same_bits};
+use host::{Error, HeadMap, Kernel, PathChoice, Policy, Reason};
+use tests::{
+    ORDERS, OnDevice, Output, Path, TOKENS, agrees, bars, engine_context, every_heads, expected_of, gpu_or_skip, heads,
+    run, same_bits,
+};
 
 /// The calling thread's current context, as an address; 0 where there is none.
 fn current_context() -> usize {
@@ -17,91 +19,6 @@ fn current_context() -> usize {
     let code = unsafe { cust::sys::cuCtxGetCurrent(&raw mut context) };
     assert_eq!(code as u32, 0, "cuCtxGetCurrent");
     context as usize
-}
-
-/// Makes the device's primary context current for this thread, as an engine has it.
-fn engine_context() -> Context {
-    let context = Context::new(Device::get_device(0).unwrap()).unwrap();
-    CurrentContext::set_current(&context).unwrap();
-    context
-}
-
-/// An engine's tensors on the device, each `offset` elements behind the start of its allocation.
-struct OnDevice<'a> {
-    inputs: &'a Inputs,
-    offset: usize,
-    /// q, k, v, g, beta, state, out.
-    buffers: [DeviceBuffer<f32>; 7],
-}
-
-impl<'a> OnDevice<'a> {
-    /// Copies the inputs; the output is NaN, and so is everything in front of a tensor.
-    fn new(inputs: &'a Inputs, offset: usize) -> Self {
-        let Output { out, .. } = Output::poisoned(inputs);
-        let tensors = [&inputs.q, &inputs.k, &inputs.v, &inputs.g, &inputs.beta, &inputs.state, &out];
-        let buffers = tensors.map(|tensor| {
-            let padded: Vec<f32> = vec![f32::NAN; offset].into_iter().chain(tensor.iter().copied()).collect();
-            DeviceBuffer::from_slice(&padded).unwrap()
-        });
-        CurrentContext::synchronize().unwrap();
-        Self { inputs, offset, buffers }
-    }
-
-    fn pointer(&self, tensor: usize) -> u64 {
-        self.buffers[tensor].as_device_ptr().as_raw() + 4 * self.offset as u64
-    }
-
-    /// The call without a state.
-    fn stateless(&self) -> Call {
-        let heads = self.inputs.heads;
-        let view = |tensor, count, dim| View::new(self.pointer(tensor), Strides::dense(count, dim));
-        let (keys, values) = (heads.num_k_heads, heads.num_v_heads);
-        Call::new(
-            heads,
-            self.inputs.tokens,
-            view(0, keys, 128),
-            view(1, keys, 128),
-            view(2, values, 128),
-            view(3, values, 1),
-            view(4, values, 1),
-            view(6, values, 128),
-        )
-        .scale(self.inputs.scale)
-    }
-
-    fn call(&self) -> Call {
-        self.stateless().state(self.pointer(5))
-    }
-
-    fn read(&self, tensor: usize) -> Vec<f32> {
-        let buffer = &self.buffers[tensor];
-        let mut values = vec![0.0; buffer.len()];
-        buffer.copy_to(&mut values[..]).unwrap();
-        values.split_off(self.offset)
-    }
-
-    fn output(&self) -> Output {
-        Output { out: self.read(6), state: self.read(5) }
-    }
-
-    /// Puts the state back and poisons the output.
-    fn reset(&mut self) {
-        let Output { out, .. } = Output::poisoned(self.inputs);
-        for (tensor, values) in [(5, &self.inputs.state), (6, &out)] {
-            let padded: Vec<f32> = vec![f32::NAN; self.offset].into_iter().chain(values.iter().copied()).collect();
-            self.buffers[tensor].copy_from(&padded[..]).unwrap();
-        }
-        CurrentContext::synchronize().unwrap();
-    }
-
-    /// Runs `call` on `stream` and waits.
-    fn run(&self, gdn: &Gdn, call: &Call, kernel: Kernel, stream: Stream) -> host::Result<Output> {
-        // SAFETY: the pointers are those of the buffers, which live and are not used until the stream is synchronised.
-        let launch = unsafe { gdn.run_by(call, kernel, stream)? };
-        assert_eq!((launch.kernel, launch.reason), (kernel, Reason::Forced));
-        gdn.synchronize(stream)?;
-        Ok(self.output())
-    }
 }
 
 /// Both kernels over every shape: the bar of float64, each other's bits, and the emulator's.
@@ -197,23 +114,25 @@ fn a_handle_goes_from_thread_to_thread() {
     thread::spawn(move || drop(used)).join().unwrap();
 }
 
-/// One element off 16 bytes: by column is right, by key head refuses and writes nothing (case 10).
+/// One element off 16 bytes: by column is right, the others refuse and write nothing (case 10).
 #[test]
 fn an_odd_offset_is_right_or_refused() {
-    let Some(gdn) = gpu_or_skip("an odd offset", 3) else { return };
+    let Some(gdn) = gpu_or_skip("an odd offset", 4) else { return };
     let _engine = engine_context();
     let inputs = Inputs::seeded(heads(2, 4, HeadMap::Tiled), 33, Family::Base, 5);
     let expected = run(Path::Cuda(Kernel::RecurrentByKeyHead), &inputs);
     let odd = OnDevice::new(&inputs, 1);
-    match odd.run(gdn, &odd.call(), Kernel::RecurrentByKeyHead, Stream::LEGACY) {
-        Err(Error::Refused { kernel, reason: Reason::Unaligned { argument: "q" } }) => {
-            assert_eq!(kernel, Kernel::RecurrentByKeyHead.name());
+    for refusing in [Kernel::RecurrentByKeyHead, Kernel::Chunked] {
+        match odd.run(gdn, &odd.call(), refusing, Stream::LEGACY) {
+            Err(Error::Refused { kernel, reason: Reason::Unaligned { argument: "q" } }) => {
+                assert_eq!(kernel, refusing.name());
+            }
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("{refusing:?} took an odd offset"),
         }
-        Err(other) => panic!("{other}"),
-        Ok(_) => panic!("by key head took an odd offset"),
+        assert!(odd.read(6).iter().all(|o| o.is_nan()), "a refusal wrote to out");
+        assert_eq!(odd.read(5), inputs.state, "a refusal wrote to the state");
     }
-    assert!(odd.read(6).iter().all(|o| o.is_nan()), "a refusal wrote to out");
-    assert_eq!(odd.read(5), inputs.state, "a refusal wrote to the state");
 
     let token_by_token = gdn.with_policy(Policy::with_path(PathChoice::Recurrent));
     assert_eq!(token_by_token.plan(&odd.call()).unwrap().kernel, Kernel::RecurrentByColumn);
@@ -241,11 +160,11 @@ fn refusals_are_typed() {
 /// one of each (case 14).
 #[test]
 fn states_are_read_and_written_as_asked() {
-    let Some(gdn) = gpu_or_skip("initial and final states", 2 * 4) else { return };
+    let Some(gdn) = gpu_or_skip("initial and final states", 3 * 4) else { return };
     let _engine = engine_context();
     let inputs = Inputs::seeded(heads(2, 6, HeadMap::Grouped), 10, Family::Base, 7);
     let zeros = Inputs { state: vec![0.0; inputs.state.len()], ..inputs.clone() };
-    for kernel in Kernel::RECURRENT {
+    for kernel in Kernel::ALL {
         let (from_state, from_zeros) = (run(Path::Cuda(kernel), &inputs), run(Path::Cuda(kernel), &zeros));
         for poison in [f32::NAN, 1e30] {
             let poisoned = Inputs { state: vec![poison; inputs.state.len()], ..inputs.clone() };
@@ -276,15 +195,17 @@ fn states_are_read_and_written_as_asked() {
 /// The two streams without an object, and one of the caller's.
 #[test]
 fn every_kind_of_stream_runs() {
-    let Some(gdn) = gpu_or_skip("streams", 3) else { return };
+    let Some(gdn) = gpu_or_skip("streams", 2 * 3) else { return };
     let _engine = engine_context();
     let inputs = Inputs::seeded(heads(2, 4, HeadMap::Grouped), 65, Family::Base, 8);
-    let expected = run(Path::Cuda(Kernel::RecurrentByKeyHead), &inputs);
     let own = cust::stream::Stream::new(StreamFlags::NON_BLOCKING, None).unwrap();
-    for stream in [Stream::LEGACY, Stream::PER_THREAD, Stream::from(&own)] {
-        let tensors = OnDevice::new(&inputs, 0);
-        let output = tensors.run(gdn, &tensors.call(), Kernel::RecurrentByKeyHead, stream).unwrap();
-        same_bits(&inputs.heads, &expected, &output).unwrap_or_else(|e| panic!("{stream:?}: {e}"));
+    for kernel in [Kernel::RecurrentByKeyHead, Kernel::Chunked] {
+        let expected = run(Path::Cuda(kernel), &inputs);
+        for stream in [Stream::LEGACY, Stream::PER_THREAD, Stream::from(&own)] {
+            let tensors = OnDevice::new(&inputs, 0);
+            let output = tensors.run(gdn, &tensors.call(), kernel, stream).unwrap();
+            same_bits(&inputs.heads, &expected, &output).unwrap_or_else(|e| panic!("{kernel:?}, {stream:?}: {e}"));
+        }
     }
     // It is still the caller's, and works.
     own.synchronize().unwrap();
@@ -293,10 +214,10 @@ fn every_kind_of_stream_runs() {
 /// Two hundred times the same bits (case 2).
 #[test]
 fn reruns_have_the_same_bits() {
-    let Some(gdn) = gpu_or_skip("reruns", 2 * 200) else { return };
+    let Some(gdn) = gpu_or_skip("reruns", 3 * 200) else { return };
     let _engine = engine_context();
     let inputs = Inputs::seeded(heads(16, 48, HeadMap::Grouped), 130, Family::Base, 9);
-    for kernel in Kernel::RECURRENT {
+    for kernel in Kernel::ALL {
         let mut tensors = OnDevice::new(&inputs, 0);
         let first = tensors.run(gdn, &tensors.call(), kernel, Stream::LEGACY).unwrap();
         agrees(&inputs.heads, &expected_of(&inputs), &first, &bars::SEQUENTIAL).unwrap();
@@ -311,14 +232,15 @@ fn reruns_have_the_same_bits() {
 /// Eight threads, each with its own stream and shape, on one handle, have the bits that they have alone (cases 2, 51).
 #[test]
 fn eight_threads_on_one_handle_have_the_bits_they_have_alone() {
-    let Some(gdn) = gpu_or_skip("eight threads on one handle", 8 * 2 * 100) else { return };
+    let Some(gdn) = gpu_or_skip("eight threads on one handle", 8 * 3 * 100) else { return };
     let problems: Vec<Inputs> = (0..8)
         .map(|thread| {
             let (keys, values) = [(1, 1), (2, 6), (16, 48), (1, 4)][thread % 4];
             Inputs::seeded(heads(keys, values, HeadMap::Grouped), 20 + 31 * thread, Family::Base, thread as u64)
         })
         .collect();
-    let alone: Vec<Output> = problems.iter().map(|inputs| run(Path::Cuda(Kernel::RecurrentByColumn), inputs)).collect();
+    let alone: Vec<[Output; 3]> =
+        problems.iter().map(|inputs| Kernel::ALL.map(|kernel| run(Path::Cuda(kernel), inputs))).collect();
     thread::scope(|scope| {
         for (inputs, expected) in problems.iter().zip(&alone) {
             scope.spawn(move || {
@@ -326,7 +248,7 @@ fn eight_threads_on_one_handle_have_the_bits_they_have_alone() {
                 let own = cust::stream::Stream::new(StreamFlags::NON_BLOCKING, None).unwrap();
                 let mut tensors = OnDevice::new(inputs, 0);
                 for round in 0..100 {
-                    for kernel in Kernel::RECURRENT {
+                    for (kernel, expected) in Kernel::ALL.into_iter().zip(expected) {
                         tensors.reset();
                         let output = tensors.run(gdn, &tensors.call(), kernel, Stream::from(&own)).unwrap();
                         same_bits(&inputs.heads, expected, &output)

@@ -1,4 +1,5 @@
 //! The project's tests. Case numbers are those of the list of other libraries' bugs that this project must not have.
+//! What needs the GPU for itself is in `alone.rs`.
 //!
 //! | module | what it promises |
 //! | --- | --- |
@@ -15,7 +16,7 @@
 //! | `golden` | results of an independent program |
 //! | `ptx` | the committed PTX as text: 29, 37, 56 |
 //! | `cli` | the command line as a user runs it: 39 |
-//! | `gpu` | what only a GPU can show: 2, 10, 14, 31, 51 |
+//! | `gpu`, `gpu_chunked` | what only a GPU can show: 2, 9, 10, 14, 31, 51 |
 //! | `mutation`, `faulty_kernels` | that the checks of this suite, and those of the emulator, go red: 55 |
 mod chunked;
 mod cli;
@@ -26,6 +27,7 @@ mod faulty_kernels;
 mod gates;
 mod golden;
 mod gpu;
+mod gpu_chunked;
 mod indices;
 mod layouts;
 mod mutation;

@@ -1,0 +1,229 @@
+//! The chunked kernels on a GPU: lengths that the emulator does not get through, and their scratch (cases 2, 9, 35, 51).
+//! Counted as skipped without one, a failure with `GDN_REQUIRE_GPU=1`.
+use cust::memory::DeviceBuffer;
+use cust::stream::StreamFlags;
+use host::compare::{Tensor, compare};
+use host::cuda::{Gdn, Scratch, Stream};
+use host::inputs::{Family, Inputs};
+use host::reference::{Expected, reference_f64_at};
+use host::{Error, HeadMap, Kernel, PathChoice, Policy};
+use kernels_gpu::kernels::chunk::scratch_len;
+use tests::{
+    OnDevice, Output, Path, agrees, bars, engine_context, expected_of, forced, gpu_or_skip, heads, run, same_bits,
+    tokens_of,
+};
+
+const CHUNKED: Path = Path::Cuda(Kernel::Chunked);
+
+/// That a chunked result is within 1e-4 of the sequential one.
+#[track_caller]
+fn assert_near(inputs: &Inputs, sequential: &Output, chunked: &Output, what: &str) {
+    for (tensor, a, b) in
+        [(Tensor::Out, &sequential.out, &chunked.out), (Tensor::State, &sequential.state, &chunked.state)]
+    {
+        let comparison = compare(tensor, &inputs.heads, a, b);
+        assert!(comparison.meets(&bars::GENERAL), "{what}, {tensor:?}, against the sequential kernel: {comparison:?}");
+    }
+}
+
+/// Around the border of a segment: float64, and the sequential kernel.
+#[test]
+fn segment_borders_agree() {
+    let Some(_) = gpu_or_skip("borders of segments", 4 * 2) else { return };
+    for map in [HeadMap::Grouped, HeadMap::Tiled] {
+        let inputs = Inputs::seeded(heads(4, 12, map), 4099, Family::Bench, 1);
+        let lengths = [2047, 2048, 2049, 4099];
+        let prefixes = reference_f64_at(&inputs, &lengths);
+        for tokens in lengths {
+            let inputs = tokens_of(&inputs, 0..tokens, &inputs.state);
+            let (out, state) = prefixes.at(tokens).unwrap();
+            let expected = Expected { out: out.to_vec(), state: state.to_vec() };
+            let output = run(CHUNKED, &inputs);
+            agrees(&inputs.heads, &expected, &output, &bars::SEQUENTIAL)
+                .unwrap_or_else(|e| panic!("{tokens} tokens, {map:?}: {e}"));
+            let sequential = run(Path::Cuda(Kernel::RecurrentByKeyHead), &inputs);
+            assert_near(&inputs, &sequential, &output, &format!("{tokens} tokens, {map:?}"));
+        }
+    }
+}
+
+/// The heads that the kernels were written for, in every family.
+#[test]
+fn every_family_agrees() {
+    let families = [
+        Family::Bench,
+        Family::Strong,
+        Family::Reset,
+        Family::Repeat,
+        Family::Hard,
+        Family::Slow,
+        Family::Real,
+        Family::Beta,
+        Family::Outlier,
+        Family::Positive,
+    ];
+    let Some(_) = gpu_or_skip("families of inputs", families.len()) else { return };
+    for family in families {
+        let inputs = Inputs::seeded(heads(16, 48, HeadMap::Grouped), 600, family, 2);
+        let output = run(CHUNKED, &inputs);
+        agrees(&inputs.heads, &expected_of(&inputs), &output, &bars::REPEATED_KEYS)
+            .unwrap_or_else(|e| panic!("{family}: {e}"));
+        assert_near(&inputs, &run(Path::Cuda(Kernel::RecurrentByColumn), &inputs), &output, &family.to_string());
+    }
+}
+
+/// One to four value heads for each key head, every ragged end of a chunk.
+#[test]
+fn every_length_of_the_last_chunk_agrees() {
+    let Some(_) = gpu_or_skip("last chunks", 4 * 67) else { return };
+    for ratio in 1..=4 {
+        let inputs = Inputs::seeded(heads(2, 2 * ratio, HeadMap::Tiled), 66, Family::Base, ratio as u64);
+        let lengths: Vec<usize> = (0..=66).collect();
+        let prefixes = reference_f64_at(&inputs, &lengths);
+        for tokens in lengths {
+            let (out, state) = prefixes.at(tokens).unwrap();
+            let expected = Expected { out: out.to_vec(), state: state.to_vec() };
+            let output = run(CHUNKED, &tokens_of(&inputs, 0..tokens, &inputs.state));
+            agrees(&inputs.heads, &expected, &output, &bars::SEQUENTIAL)
+                .unwrap_or_else(|e| panic!("{tokens} tokens, {ratio} value heads: {e}"));
+        }
+    }
+}
+
+/// Two hundred times the same bits, alone and beside other inputs on a second stream (case 2).
+#[test]
+fn reruns_have_the_same_bits() {
+    let Some(gdn) = gpu_or_skip("reruns of the chunked kernels", 2 * 200) else { return };
+    let inputs = Inputs::seeded(heads(16, 32, HeadMap::Grouped), 1000, Family::Base, 3);
+    let other = Inputs::seeded(heads(16, 48, HeadMap::Tiled), 700, Family::Bench, 4);
+    for beside in [None, Some(&other)] {
+        let differing = gdn.count_differing_reruns(&inputs, beside, Kernel::Chunked, 200).unwrap();
+        assert_eq!(differing, 0, "beside another: {}", beside.is_some());
+    }
+}
+
+/// Scratch for 64 tokens and for 96 gives the bits of one segment (cases 9, 43).
+#[test]
+fn segments_have_the_bits_of_the_whole() {
+    let Some(gdn) = gpu_or_skip("segments", 2 * 6) else { return };
+    let inputs = Inputs::seeded(heads(2, 6, HeadMap::Grouped), 2049, Family::Bench, 5);
+    for tokens in [63, 64, 65, 128, 129, 2049] {
+        let inputs = tokens_of(&inputs, 0..tokens, &inputs.state);
+        let whole = run(CHUNKED, &inputs);
+        for segment in [64, 96] {
+            let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
+            policy.max_scratch_bytes = size_of::<f32>() * scratch_len(segment, 6);
+            let mut output = Output::poisoned(&inputs);
+            let call = inputs.call(&mut output.out, &mut output.state);
+            let launch = gdn.with_policy(policy).run_on_slices(call, None).unwrap();
+            assert_eq!(launch.launches, 2 * tokens.div_ceil(segment));
+            same_bits(&inputs.heads, &whole, &output)
+                .unwrap_or_else(|e| panic!("{tokens} tokens in segments of {segment}: {e}"));
+        }
+    }
+}
+
+/// Two streams take turns with the device's scratch, which holds one call at a time, and never meet in it: fifty rounds.
+#[test]
+fn two_streams_share_the_scratch_in_turns() {
+    let Some(gdn) = gpu_or_skip("two streams and one scratch", 50 * 4) else { return };
+    let _engine = engine_context();
+    let chunked = forced(gdn, Kernel::Chunked);
+    let problems: [Inputs; 4] =
+        [(16, 48, 1000), (4, 8, 500), (16, 16, 300), (2, 8, 2049)].map(|(keys, values, tokens)| {
+            Inputs::seeded(heads(keys, values, HeadMap::Grouped), tokens, Family::Bench, tokens as u64)
+        });
+    let alone = problems.each_ref().map(|inputs| run(CHUNKED, inputs));
+    let streams = [0, 1].map(|_| cust::stream::Stream::new(StreamFlags::NON_BLOCKING, None).unwrap());
+    let mut tensors = problems.each_ref().map(|inputs| OnDevice::new(inputs, 0));
+    for round in 0..50 {
+        tensors.iter_mut().for_each(OnDevice::reset);
+        for (index, tensors) in tensors.iter().enumerate() {
+            tensors.enqueue(&chunked, Scratch::Device, Stream::from(&streams[(index + round) % 2])).unwrap();
+        }
+        streams.iter().for_each(|stream| stream.synchronize().unwrap());
+        for ((inputs, expected), tensors) in problems.iter().zip(&alone).zip(&tensors) {
+            same_bits(&inputs.heads, expected, &tensors.output())
+                .unwrap_or_else(|e| panic!("round {round}, {} tokens: {e}", inputs.tokens));
+        }
+    }
+}
+
+/// Small, then large, then small again: what is held grows and stays, also while the call before is still running.
+#[test]
+fn the_scratch_grows_with_the_heads() {
+    let Some(_) = gpu_or_skip("scratch that grows", 5) else { return };
+    let _engine = engine_context();
+    // A handle of its own, that holds nothing yet.
+    let gdn = forced(&Gdn::new(0).unwrap(), Kernel::Chunked);
+    let problems: Vec<Inputs> = [(1, 1, 40), (4, 12, 300), (16, 48, 2048), (16, 64, 2048), (1, 2, 33)]
+        .into_iter()
+        .map(|(keys, values, tokens)| Inputs::seeded(heads(keys, values, HeadMap::Tiled), tokens, Family::Bench, 6))
+        .collect();
+    let stream = cust::stream::Stream::new(StreamFlags::NON_BLOCKING, None).unwrap();
+    let tensors: Vec<OnDevice<'_>> = problems.iter().map(|inputs| OnDevice::new(inputs, 0)).collect();
+    // All of them without a wait in between.
+    let bytes: Vec<usize> = tensors
+        .iter()
+        .map(|tensors| tensors.enqueue(&gdn, Scratch::Device, Stream::from(&stream)).unwrap().scratch_bytes)
+        .collect();
+    stream.synchronize().unwrap();
+    for (inputs, tensors) in problems.iter().zip(&tensors) {
+        same_bits(&inputs.heads, &run(CHUNKED, inputs), &tensors.output())
+            .unwrap_or_else(|e| panic!("{:?}: {e}", inputs.heads));
+    }
+    let largest = bytes.iter().copied().max().unwrap();
+    assert_eq!(largest, bytes[3]);
+    assert_eq!(gdn.reserve(&tensors[4].call()).unwrap(), largest, "a small call keeps what a large one took");
+
+    // Reserved beforehand, it is there as well.
+    let gdn = forced(&Gdn::new(0).unwrap(), Kernel::Chunked);
+    assert_eq!(gdn.reserve(&tensors[0].call()).unwrap(), bytes[0]);
+    assert_eq!(gdn.reserve(&tensors[2].call()).unwrap(), bytes[2]);
+    assert_eq!(gdn.reserve(&tensors[1].call()).unwrap(), bytes[2]);
+}
+
+/// The caller's memory: too small or off 16 bytes is an error that wrote nothing, and what fits gives the bits of the
+/// device's own, whatever was in it.
+#[test]
+fn borrowed_scratch_is_checked() {
+    let Some(gdn) = gpu_or_skip("borrowed scratch", 4) else { return };
+    let _engine = engine_context();
+    let gdn = forced(gdn, Kernel::Chunked);
+    let inputs = Inputs::seeded(heads(4, 12, HeadMap::Grouped), 200, Family::Bench, 7);
+    let expected = run(CHUNKED, &inputs);
+    let mut tensors = OnDevice::new(&inputs, 0);
+    let need = gdn.plan(&tensors.call()).unwrap().scratch_bytes;
+    let memory = DeviceBuffer::from_slice(&vec![u8::MAX; need + 16]).unwrap();
+    let pointer = memory.as_device_ptr().as_raw();
+    let borrowed = |pointer, bytes| Scratch::Borrowed { pointer, bytes };
+
+    let error = tensors.enqueue(&gdn, borrowed(pointer, need - 1), Stream::LEGACY).unwrap_err();
+    assert!(
+        matches!(error, Error::Scratch { need: n, have, capturing: false } if (n, have) == (need, need - 1)),
+        "{error}"
+    );
+    let error = tensors.enqueue(&gdn, borrowed(pointer + 4, need), Stream::LEGACY).unwrap_err();
+    assert!(
+        matches!(error, Error::Misaligned { argument: "scratch", address, required: 16 } if address == pointer + 4),
+        "{error}"
+    );
+    gdn.synchronize(Stream::LEGACY).unwrap();
+    assert!(tensors.read(6).iter().all(|o| o.is_nan()), "a refusal wrote to out");
+    assert_eq!(tensors.read(5), inputs.state, "a refusal wrote to the state");
+
+    for pointer in [pointer, pointer + 16] {
+        tensors.reset();
+        tensors.enqueue(&gdn, borrowed(pointer, need), Stream::LEGACY).unwrap();
+        gdn.synchronize(Stream::LEGACY).unwrap();
+        same_bits(&inputs.heads, &expected, &tensors.output()).unwrap();
+    }
+
+    // A workspace for shorter prompts.
+    let short = OnDevice::new(&inputs, 0);
+    let few = Inputs::seeded(inputs.heads, 64, Family::Bench, 7);
+    let mut workspace = gdn.workspace(&OnDevice::new(&few, 0).call()).unwrap();
+    let have = workspace.bytes();
+    let error = short.enqueue(&gdn, Scratch::Workspace(&mut workspace), Stream::LEGACY).unwrap_err();
+    assert!(matches!(error, Error::Scratch { need: n, have: h, .. } if (n, h) == (need, have)), "{error}");
+}
