@@ -69,50 +69,52 @@ fn repeated_calls_give_the_same_bits() {
     }
 }
 
-/// Output and state of the emulated kernels with scratch for no more than `segment` tokens, with a state or without.
-fn run_in_segments(inputs: &Inputs, segment: usize, with_state: bool) -> Output {
-    let Heads { num_k_heads, num_v_heads, .. } = inputs.heads;
-    let mut output = Output::poisoned(inputs);
+/// The policy that lets the chunked path have so many floats of scratch.
+fn with_scratch(floats: usize) -> Policy {
     let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
-    // A state that is dropped at the end stands in the scratch in between.
-    let carried = if with_state { 0 } else { inputs.state_len() };
-    policy.max_scratch_bytes = size_of::<f32>() * (scratch_len(segment, num_v_heads) + carried);
-    if with_state {
-        let launch = host::plan(&CARD, inputs.heads, inputs.tokens, &policy).unwrap();
-        assert_eq!(launch.launches, 2 * inputs.tokens.div_ceil(segment), "{launch:?}");
-    }
-    let call = if with_state {
-        inputs.call(&mut output.out, &mut output.state)
-    } else {
-        output.state.clear();
-        let (keys, values) = (Strides::dense(num_k_heads, DIM), Strides::dense(num_v_heads, DIM));
-        let scalars = Strides::dense(num_v_heads, 1);
-        let gates = Gates::Log { g: View::new(&inputs.g, scalars), beta: View::new(&inputs.beta, scalars) };
-        let (q, k, v) = (View::new(&inputs.q, keys), View::new(&inputs.k, keys), View::new(&inputs.v, values));
-        Call::new(inputs.heads, inputs.tokens, q, k, v, gates, ViewMut::new(&mut output.out, values))
-    };
-    host::emulated::run_with(call, &policy, ORDERS[1]).unwrap();
-    output
+    policy.max_scratch_bytes = size_of::<f32>() * floats;
+    policy
 }
 
-/// Segments of 64 tokens and of 32 have the bits of one, around every border, with a state and without (cases 9, 43).
+/// Segments of 32, 64 and 96 tokens have the bits of one, around every border (cases 9, 43).
 #[test]
 fn segments_have_the_bits_of_the_whole() {
     let inputs = Inputs::seeded(heads(1, 3, HeadMap::Grouped), 129, Family::Bench, 5);
     for tokens in [63, 64, 65, 127, 128, 129] {
         let inputs = tests::tokens_of(&inputs, 0..tokens, &inputs.state);
-        for with_state in [true, false] {
-            let whole = run_in_segments(&inputs, 2048, with_state);
-            if with_state {
-                agrees(&inputs.heads, &expected_of(&inputs), &whole, &bars::SEQUENTIAL)
-                    .unwrap_or_else(|e| panic!("{tokens} tokens: {e}"));
-            }
-            for segment in [32, 64, 96] {
-                let parts = run_in_segments(&inputs, segment, with_state);
-                same_bits(&inputs.heads, &whole, &parts)
-                    .unwrap_or_else(|e| panic!("{tokens} tokens in segments of {segment}, state {with_state}: {e}"));
-            }
+        let whole = run(EMULATED, &inputs);
+        agrees(&inputs.heads, &expected_of(&inputs), &whole, &bars::SEQUENTIAL)
+            .unwrap_or_else(|e| panic!("{tokens} tokens: {e}"));
+        for segment in [32, 64, 96] {
+            let policy = with_scratch(scratch_len(segment, 3));
+            let launch = host::plan(&CARD, inputs.heads, tokens, &policy).unwrap();
+            assert_eq!(launch.launches, 2 * tokens.div_ceil(segment), "{launch:?}");
+            let mut parts = Output::poisoned(&inputs);
+            host::emulated::run_with(inputs.call(&mut parts.out, &mut parts.state), &policy, ORDERS[1]).unwrap();
+            same_bits(&inputs.heads, &whole, &parts)
+                .unwrap_or_else(|e| panic!("{tokens} tokens in segments of {segment}: {e}"));
         }
+    }
+}
+
+/// Without a state, the one between segments stands in the scratch: it starts from zeros once, and is kept. Segments come
+/// only where the whole prompt would take more scratch than that state.
+#[test]
+fn segments_without_a_state_have_the_bits_of_the_whole() {
+    let mut inputs = Inputs::seeded(heads(1, 1, HeadMap::Grouped), 545, Family::Slow, 6);
+    inputs.state.fill(0.0);
+    let whole = run(EMULATED, &inputs).out;
+    let (rows, scalars) = (Strides::dense(1, DIM), Strides::dense(1, 1));
+    for segment in [32, 96] {
+        let floats = scratch_len(segment, 1) + DIM * DIM;
+        assert!(floats < scratch_len(inputs.tokens, 1), "one segment is enough");
+        let mut out = vec![f32::NAN; whole.len()];
+        let gates = Gates::Log { g: View::new(&inputs.g, scalars), beta: View::new(&inputs.beta, scalars) };
+        let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|data| View::new(data, rows));
+        let call = Call::new(inputs.heads, inputs.tokens, q, k, v, gates, ViewMut::new(&mut out, rows));
+        host::emulated::run_with(call, &with_scratch(floats), ORDERS[1]).unwrap();
+        let differs = whole.iter().zip(&out).position(|(a, b)| a.to_bits() != b.to_bits());
+        assert_eq!(differs.map(|element| element / DIM), None, "first token that differs in segments of {segment}");
     }
 }
 

@@ -3,7 +3,7 @@
 use cust::memory::DeviceBuffer;
 use cust::stream::StreamFlags;
 use host::compare::{Tensor, compare};
-use host::cuda::{Gdn, Scratch, Stream};
+use host::cuda::{Call, Gdn, Scratch, Stream};
 use host::inputs::{Family, Inputs};
 use host::reference::{Expected, reference_f64_at};
 use host::{Error, HeadMap, Kernel, PathChoice, Policy};
@@ -120,6 +120,50 @@ fn segments_have_the_bits_of_the_whole() {
             same_bits(&inputs.heads, &whole, &output)
                 .unwrap_or_else(|e| panic!("{tokens} tokens in segments of {segment}: {e}"));
         }
+    }
+}
+
+/// Between segments the state stands in the final one, or in the scratch where there is none: an initial state is only
+/// read, by the first segment alone.
+#[test]
+fn segments_hand_on_the_state() {
+    let Some(gdn) = gpu_or_skip("states between segments", 2 * 3) else { return };
+    let _engine = engine_context();
+    let inputs = Inputs::seeded(heads(2, 6, HeadMap::Tiled), 600, Family::Slow, 8);
+    let zeros = Inputs { state: vec![0.0; inputs.state.len()], ..inputs.clone() };
+    let (from_state, from_zeros) = (run(CHUNKED, &inputs), run(CHUNKED, &zeros));
+    for segment in [32, 96] {
+        let limited = |carried: usize| {
+            let floats = scratch_len(segment, 6) + carried;
+            assert!(floats < scratch_len(600, 6), "one segment is enough");
+            let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
+            policy.max_scratch_bytes = size_of::<f32>() * floats;
+            gdn.with_policy(policy)
+        };
+        let run = |gdn: &Gdn, tensors: &OnDevice<'_>, call: &Call| {
+            let launch = gdn.plan(call).unwrap();
+            assert_eq!(launch.launches, 2 * 600_usize.div_ceil(segment));
+            tensors.enqueue_call(gdn, call, Scratch::Device, Stream::LEGACY).unwrap();
+            gdn.synchronize(Stream::LEGACY).unwrap();
+            tensors.output()
+        };
+        // Two states: the first is not written.
+        let (tensors, apart) = (OnDevice::new(&inputs, 0), OnDevice::new(&zeros, 0));
+        let call = tensors.stateless().initial_state(tensors.pointer(5)).final_state(apart.pointer(5));
+        let output = run(&limited(0), &tensors, &call);
+        assert_eq!(output.state, inputs.state, "an initial state was written");
+        let output = Output { state: apart.read(5), ..output };
+        same_bits(&inputs.heads, &from_state, &output).unwrap_or_else(|e| panic!("segments of {segment}: {e}"));
+        // An initial one alone.
+        let tensors = OnDevice::new(&inputs, 0);
+        let call = tensors.stateless().initial_state(tensors.pointer(5));
+        let output = run(&limited(inputs.state.len()), &tensors, &call);
+        assert_eq!(output.state, inputs.state, "an initial state was written");
+        assert_eq!(output.out, from_state.out, "segments of {segment}, no final state");
+        // None.
+        let tensors = OnDevice::new(&inputs, 0);
+        let output = run(&limited(inputs.state.len()), &tensors, &tensors.stateless());
+        assert_eq!(output.out, from_zeros.out, "segments of {segment}, no state");
     }
 }
 

@@ -110,9 +110,17 @@ impl<'a> OnDevice<'a> {
     /// # Errors
     /// Those of [`Gdn::run_in`].
     pub fn enqueue(&self, gdn: &Gdn, scratch: Scratch<'_>, stream: Stream) -> Result<Launch> {
+        self.enqueue_call(gdn, &self.call(), scratch, stream)
+    }
+
+    /// [`OnDevice::enqueue`] of another call over these tensors.
+    ///
+    /// # Errors
+    /// Those of [`Gdn::run_in`].
+    pub fn enqueue_call(&self, gdn: &Gdn, call: &Call, scratch: Scratch<'_>, stream: Stream) -> Result<Launch> {
         // SAFETY: the pointers are those of the buffers, which live and are not used until the stream is synchronised;
         // borrowed scratch is the test's own.
-        unsafe { gdn.run_in(&self.call(), scratch, stream) }
+        unsafe { gdn.run_in(call, scratch, stream) }
     }
 
     /// Runs `call` by `kernel` on `stream` and waits.
