@@ -5,7 +5,7 @@ use crate::error::{Error, Reason, Result};
 use crate::heads::Heads;
 use crate::kernel::{Kernel, Pointers, Problem};
 use crate::policy::{Card, PathChoice, Policy};
-use crate::segments;
+use crate::segments::{self, Form};
 use cuda_std::{Global, GlobalMut};
 
 /// What a call runs, or would run, and why that.
@@ -30,7 +30,9 @@ pub struct Launch {
 pub(crate) fn choose(card: &Card, problem: &Problem, pointers: &Pointers, policy: &Policy) -> Result<Launch> {
     let card = Card { capability: policy.emulate_capability.unwrap_or(card.capability), ..*card };
     let candidates: &[Kernel] = match &policy.path {
-        PathChoice::Auto => &[Kernel::Chunked, Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn],
+        PathChoice::Auto => {
+            &[Kernel::ChunkedTensor, Kernel::Chunked, Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn]
+        }
         PathChoice::Recurrent => &Kernel::RECURRENT,
         PathChoice::Forced(kernel) => core::slice::from_ref(kernel),
     };
@@ -85,16 +87,19 @@ pub fn plan(card: &Card, heads: Heads, tokens: usize, policy: &Policy) -> Result
 
 /// Scratch bytes and launches of a kernel under the policy's limit.
 fn scratch(kernel: Kernel, problem: &Problem, pointers: &Pointers, policy: &Policy) -> Result<(usize, usize), Reason> {
-    if kernel != Kernel::Chunked {
-        return Ok((0, 1));
-    }
-    let segments = cut(problem, pointers, policy.max_scratch_bytes)?;
+    let Some(form) = Form::of(kernel) else { return Ok((0, 1)) };
+    let segments = cut(form, problem, pointers, policy.max_scratch_bytes)?;
     Ok((segments.scratch_bytes, segments.launches()))
 }
 
-/// How the chunked path cuts the problem with at most `limit` bytes of scratch.
-pub(crate) fn cut(problem: &Problem, pointers: &Pointers, limit: usize) -> Result<segments::Segments, Reason> {
-    segments::Segments::within(problem, !pointers.final_state.as_ptr().is_null(), limit)
+/// How a form of the chunked path cuts the problem with at most `limit` bytes of scratch.
+pub(crate) fn cut(
+    form: Form,
+    problem: &Problem,
+    pointers: &Pointers,
+    limit: usize,
+) -> Result<segments::Segments, Reason> {
+    segments::Segments::within(form, problem, !pointers.final_state.as_ptr().is_null(), limit)
 }
 
 /// Whether `kernel` is worth taking where [`Kernel::require`] lets it run.
@@ -105,12 +110,13 @@ fn prefer(kernel: Kernel, card: &Card, problem: &Problem, policy: &Policy) -> Re
     match kernel {
         Kernel::RecurrentByKeyHead if !policy.by_key_head => Err(Reason::SwitchedOff { kernel: kernel.name() }),
         Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn => Ok(()),
-        Kernel::Chunked => {
+        Kernel::Chunked | Kernel::ChunkedTensor => {
             let (tokens, min) = (problem.tokens, policy.min_chunked_tokens);
             if tokens < min {
                 return Err(Reason::FewTokens { tokens, min });
             }
-            let (have, need) = (card.multiprocessors, segments::scan_blocks(&problem.heads));
+            let (have, need) =
+                (card.multiprocessors, Form::of(kernel).map_or(0, |form| form.scan_blocks(&problem.heads)));
             if policy.one_wave && have < need {
                 return Err(Reason::FewMultiprocessors { have, need });
             }
@@ -161,24 +167,24 @@ mod tests {
 
     #[test]
     fn the_policy_as_a_table() {
-        use Kernel::{Chunked, RecurrentByColumn, RecurrentByKeyHead};
+        use Kernel::{ChunkedTensor, RecurrentByColumn, RecurrentByKeyHead};
         let auto = Policy::default();
         let two = Policy { one_wave: false, ..Policy::default() };
         let off = Policy::with_path(PathChoice::Recurrent);
         let column = Policy { by_key_head: false, ..off.clone() };
         let old = Policy { emulate_capability: Some(75), ..Policy::default() };
-        let blocks = segments::scan_blocks(&problem(16, 48, 1).heads);
+        let blocks = Form::Tensor.scan_blocks(&problem(16, 48, 1).heads);
         for (card, heads, tokens, policy, kernel, reason) in [
-            (H200, (16, 48), 2048, &auto, Chunked, Reason::Selected),
-            (H200, (16, 48), 128, &auto, Chunked, Reason::Selected),
+            (H200, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (H200, (16, 48), 128, &auto, ChunkedTensor, Reason::Selected),
             (H200, (16, 48), 127, &auto, RecurrentByKeyHead, Reason::FewTokens { tokens: 127, min: 128 }),
             (H200, (16, 48), 0, &auto, RecurrentByKeyHead, Reason::FewTokens { tokens: 0, min: 128 }),
             (H200, (16, 48), 2048, &off, RecurrentByKeyHead, Reason::Selected),
             (H200, (16, 48), 2048, &column, RecurrentByColumn, Reason::SwitchedOff { kernel: "recurrent_by_key_head" }),
             (H200, (16, 48), 2048, &old, RecurrentByColumn, Reason::Capability { have: 75, need: 80 }),
             (H200, (16, 80), 2048, &auto, RecurrentByColumn, Reason::HeadRatio { ratio: 5, most: 4 }),
-            (RTX_5090, (16, 48), 2048, &auto, Chunked, Reason::Selected),
-            (RTX_4090, (16, 48), 2048, &auto, Chunked, Reason::Selected),
+            (RTX_5090, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (RTX_4090, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
             (
                 RTX_3090,
                 (16, 48),
@@ -187,8 +193,8 @@ mod tests {
                 RecurrentByKeyHead,
                 Reason::FewMultiprocessors { have: 82, need: blocks },
             ),
-            (RTX_3090, (16, 48), 2048, &two, Chunked, Reason::Selected),
-            (RTX_3090, (8, 24), 2048, &auto, Chunked, Reason::Selected),
+            (RTX_3090, (16, 48), 2048, &two, ChunkedTensor, Reason::Selected),
+            (RTX_3090, (8, 24), 2048, &auto, ChunkedTensor, Reason::Selected),
             (T4, (16, 48), 2048, &two, RecurrentByColumn, Reason::Capability { have: 75, need: 80 }),
         ] {
             let problem = problem(heads.0, heads.1, tokens);
@@ -199,18 +205,18 @@ mod tests {
     #[test]
     fn shared_memory_decides_between_the_chunked_path_and_the_others() {
         let problem = problem(16, 48, 2048);
-        let need = segments::shared_bytes(3);
+        let need = Form::Tensor.shared_bytes(3);
         for (have, kernel) in [
             (49_152, Kernel::RecurrentByKeyHead),
             (65_536, Kernel::RecurrentByKeyHead),
-            (101_376, Kernel::Chunked),
-            (166_912, Kernel::Chunked),
-            (232_448, Kernel::Chunked),
+            (101_376, Kernel::ChunkedTensor),
+            (166_912, Kernel::ChunkedTensor),
+            (232_448, Kernel::ChunkedTensor),
         ] {
             let card = Card { shared_bytes_optin: have, ..H200 };
             let (chosen, reason) = chosen(&card, &problem, &Policy::default());
             assert_eq!(chosen, kernel, "{have}");
-            if chosen != Kernel::Chunked {
+            if chosen != Kernel::ChunkedTensor {
                 assert_eq!(reason, Reason::SharedMemory { have, need });
             }
         }
@@ -233,10 +239,10 @@ mod tests {
         let odd = Pointers { v: Global::new(260 as *const f32), ..pointers() };
         let launch = choose(&H200, &problem(16, 48, 500), &odd, &Policy::default()).unwrap();
         assert_eq!((launch.kernel, launch.reason), (Kernel::RecurrentByColumn, Reason::Unaligned { argument: "v" }));
-        // Only the chunked path writes its output sixteen bytes at a time.
+        // Only the plain chunked form writes its output sixteen bytes at a time.
         let odd = Pointers { out: GlobalMut::new(260 as *mut f32), ..pointers() };
         let launch = choose(&H200, &problem(16, 48, 500), &odd, &Policy::default()).unwrap();
-        assert_eq!((launch.kernel, launch.reason), (Kernel::RecurrentByKeyHead, Reason::Unaligned { argument: "out" }));
+        assert_eq!((launch.kernel, launch.reason), (Kernel::ChunkedTensor, Reason::Selected));
     }
 
     #[test]
@@ -246,11 +252,11 @@ mod tests {
             choose(&H200, problem, &pointers(), &Policy { max_scratch_bytes: limit, ..Policy::default() }).unwrap()
         };
         let whole = plan(&short, usize::MAX);
-        assert_eq!(whole.launches, 2);
+        assert_eq!(whole.launches, 3);
         let long_plan = plan(&long, usize::MAX);
-        assert_eq!((long_plan.scratch_bytes, long_plan.launches), (whole.scratch_bytes, 32));
+        assert_eq!((long_plan.scratch_bytes, long_plan.launches), (whole.scratch_bytes, 48));
         let limited = plan(&long, whole.scratch_bytes / 2);
-        assert_eq!((limited.kernel, limited.launches), (Kernel::Chunked, 64));
+        assert_eq!((limited.kernel, limited.launches), (Kernel::ChunkedTensor, 96));
         assert!(limited.scratch_bytes <= whole.scratch_bytes / 2);
         let refused = plan(&long, 1000);
         assert_eq!(refused.kernel, Kernel::RecurrentByKeyHead);

@@ -4,11 +4,11 @@ use crate::call::{Call, Gates, StateLayout, Strides};
 use crate::error::Reason;
 use crate::heads::{HeadMap, Heads};
 use crate::policy::Card;
-use crate::segments;
+use crate::segments::Form;
 use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::recurrence::Args;
-use kernels_gpu::kernels::{chunk_scan, recurrent_by_column, recurrent_by_key_head};
+use kernels_gpu::kernels::{recurrent_by_column, recurrent_by_key_head};
 use kernels_gpu::shape::{GROUPED, MOST_VALUES_PER_KEY, TILED};
 
 /// Bytes that the aligned kernels move at once.
@@ -26,11 +26,14 @@ pub enum Kernel {
     /// Two kernels in turn over segments of the prompt, `chunk_prep` and `chunk_scan`: sm_80 and newer, 16-byte aligned rows,
     /// at most four value heads per key head, scratch.
     Chunked,
+    /// The same on tensor cores, `chunk_prep_tensor` and `chunk_scan_tensor`, with `chunk_fallback` for value heads out of
+    /// their range; more scratch.
+    ChunkedTensor,
 }
 
 impl Kernel {
     /// Every one of them.
-    pub const ALL: [Self; 3] = [Self::RecurrentByKeyHead, Self::RecurrentByColumn, Self::Chunked];
+    pub const ALL: [Self; 4] = [Self::RecurrentByKeyHead, Self::RecurrentByColumn, Self::Chunked, Self::ChunkedTensor];
 
     /// Those that go token by token, the preferred one first. They give the same bits.
     pub const RECURRENT: [Self; 2] = [Self::RecurrentByKeyHead, Self::RecurrentByColumn];
@@ -42,6 +45,7 @@ impl Kernel {
             Self::RecurrentByKeyHead => recurrent_by_key_head::KERNEL.name,
             Self::RecurrentByColumn => recurrent_by_column::KERNEL.name,
             Self::Chunked => "chunked",
+            Self::ChunkedTensor => "chunked_tensor",
         }
     }
 
@@ -50,12 +54,12 @@ impl Kernel {
     /// # Errors
     /// The first reason against it.
     pub(crate) fn require(self, card: &Card, problem: &Problem, pointers: &Pointers) -> Result<(), Reason> {
-        let (need, shared_bytes) = match self {
-            Self::RecurrentByKeyHead => (recurrent_by_key_head::KERNEL.minimum_capability, 0),
-            Self::RecurrentByColumn => (recurrent_by_column::KERNEL.minimum_capability, 0),
-            Self::Chunked => {
-                (chunk_scan::KERNEL.minimum_capability, segments::shared_bytes(problem.heads.values_per_key()))
-            }
+        let ratio = problem.heads.values_per_key();
+        let need = match self {
+            Self::RecurrentByKeyHead => recurrent_by_key_head::KERNEL.minimum_capability,
+            Self::RecurrentByColumn => recurrent_by_column::KERNEL.minimum_capability,
+            Self::Chunked => Form::Plain.minimum_capability(),
+            Self::ChunkedTensor => Form::Tensor.minimum_capability(),
         };
         if card.capability < need {
             return Err(Reason::Capability { have: card.capability, need });
@@ -63,10 +67,10 @@ impl Kernel {
         if self == Self::RecurrentByColumn {
             return Ok(());
         }
-        let ratio = problem.heads.values_per_key();
         if ratio > MOST_VALUES_PER_KEY {
             return Err(Reason::HeadRatio { ratio, most: MOST_VALUES_PER_KEY });
         }
+        let shared_bytes = Form::of(self).map_or(0, |form| form.shared_bytes(ratio));
         if shared_bytes > card.shared_bytes_optin {
             return Err(Reason::SharedMemory { have: card.shared_bytes_optin, need: shared_bytes });
         }
@@ -83,7 +87,7 @@ impl Kernel {
             Self::RecurrentByColumn => {
                 Some((&recurrent_by_column::KERNEL.entries[0], recurrent_by_column::grid(heads.num_v_heads as u32)))
             }
-            Self::Chunked => None,
+            Self::Chunked | Self::ChunkedTensor => None,
         }
     }
 }
@@ -100,7 +104,7 @@ fn require_vectors(kernel: Kernel, problem: &Problem, pointers: &Pointers) -> Re
         ("v", pointers.v.as_ptr(), problem.v),
         ("out", pointers.out.as_ptr().cast_const(), problem.out),
     ];
-    // Only the chunked path writes outputs four at a time.
+    // Only the plain chunked form writes outputs four at a time.
     let moved = if kernel == Kernel::Chunked { rows.len() } else { rows.len() - 1 };
     for (argument, pointer, strides) in rows.into_iter().take(moved) {
         let bytes = |elements: usize| elements as u64 * size_of::<f32>() as u64;

@@ -3,34 +3,106 @@
 use crate::call::state_rows;
 use crate::error::Reason;
 use crate::heads::{HeadMap, Heads};
-use crate::kernel::{Pointers, Problem};
+use crate::kernel::{Kernel, Pointers, Problem};
 use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::chunk::{Args, CHUNK, scratch_len};
-use kernels_gpu::kernels::{chunk_prep, chunk_scan};
+use kernels_gpu::kernels::{
+    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, chunk_tensor,
+};
 use kernels_gpu::shape::{GROUPED, TILED};
 
 /// Tokens of a segment, at most: its scratch stays in the second-level cache between the two kernels.
 const SEGMENT_TOKENS: usize = 2048;
 
-/// Shared memory of the scan's block, in bytes.
-pub(crate) fn shared_bytes(values_per_key: usize) -> u32 {
-    scan_entry(values_per_key).shared_bytes
+/// The two forms of the chunked path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// In 32-bit floats.
+    Plain,
+    /// On tensor cores.
+    Tensor,
 }
 
-/// Blocks of the scan.
-pub(crate) fn scan_blocks(heads: &Heads) -> u32 {
-    let [x, y] = chunk_scan::grid(heads.num_k_heads as u32, heads.values_per_key());
-    x * y
-}
+impl Form {
+    /// That of a kernel, None for one that goes token by token.
+    pub fn of(kernel: Kernel) -> Option<Self> {
+        match kernel {
+            Kernel::Chunked => Some(Self::Plain),
+            Kernel::ChunkedTensor => Some(Self::Tensor),
+            Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn => None,
+        }
+    }
 
-fn scan_entry(values_per_key: usize) -> &'static Entry<Args> {
-    &chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1]
+    /// The compute capability that its kernels need.
+    pub fn minimum_capability(self) -> u32 {
+        match self {
+            Self::Plain => chunk_scan::KERNEL.minimum_capability,
+            Self::Tensor => chunk_scan_tensor::KERNEL.minimum_capability,
+        }
+    }
+
+    /// Shared memory of the block that takes most, in bytes.
+    pub fn shared_bytes(self, values_per_key: usize) -> u32 {
+        self.scan_entry(values_per_key).shared_bytes.max(self.prep_entry(values_per_key).shared_bytes)
+    }
+
+    /// Blocks of the scan.
+    pub fn scan_blocks(self, heads: &Heads) -> u32 {
+        let [x, y] = self.scan_grid(heads);
+        x * y
+    }
+
+    /// The kernel that is this form.
+    pub fn kernel(self) -> Kernel {
+        match self {
+            Self::Plain => Kernel::Chunked,
+            Self::Tensor => Kernel::ChunkedTensor,
+        }
+    }
+
+    /// The launches of a segment, by name.
+    pub fn phases(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain => &["prep", "scan"],
+            Self::Tensor => &["prep", "scan", "fallback"],
+        }
+    }
+
+    fn prep_entry(self, values_per_key: usize) -> &'static Entry<Args> {
+        match self {
+            Self::Plain => &chunk_prep::KERNEL.entries[values_per_key - 1],
+            Self::Tensor => &chunk_prep_tensor::KERNEL.entries[values_per_key - 1],
+        }
+    }
+
+    fn scan_entry(self, values_per_key: usize) -> &'static Entry<Args> {
+        match self {
+            Self::Plain => &chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1],
+            Self::Tensor => &chunk_scan_tensor::KERNEL.entries[0],
+        }
+    }
+
+    fn scan_grid(self, heads: &Heads) -> [u32; 2] {
+        match self {
+            Self::Plain => chunk_scan::grid(heads.num_k_heads as u32, heads.values_per_key()),
+            Self::Tensor => chunk_scan_tensor::grid(heads.num_v_heads as u32),
+        }
+    }
+
+    /// Floats of scratch of a segment.
+    fn scratch_len(self, tokens: usize, heads: &Heads) -> usize {
+        match self {
+            Self::Plain => scratch_len(tokens, heads.num_v_heads),
+            Self::Tensor => chunk_tensor::scratch_len(tokens, heads.num_k_heads, heads.num_v_heads),
+        }
+    }
 }
 
 /// How a prompt is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segments {
+    form: Form,
     tokens: usize,
     /// Tokens of every segment but the last, a multiple of the chunk.
     segment_tokens: usize,
@@ -42,17 +114,19 @@ pub(crate) struct Segments {
 
 impl Segments {
     /// The longest segments, up to [`SEGMENT_TOKENS`], whose scratch is within `limit` bytes. Where a prompt is cut does not
-    /// change a bit of the result.
+    /// change a bit of the plain form's result.
     ///
     /// # Errors
     /// [`Reason::ScratchLimit`] where one chunk is too much.
-    pub fn within(problem: &Problem, final_state: bool, limit: usize) -> Result<Self, Reason> {
-        let floats = |tokens| scratch_len(tokens, problem.heads.num_v_heads);
+    pub fn within(form: Form, problem: &Problem, final_state: bool, limit: usize) -> Result<Self, Reason> {
+        // The scan on tensor cores counts the floats of its scratch in 32 bits.
+        let limit = limit.min(u32::MAX as usize * size_of::<f32>());
+        let floats = |tokens| form.scratch_len(tokens, &problem.heads);
         let bytes = |floats: usize| floats * size_of::<f32>();
         let whole = problem.tokens.div_ceil(CHUNK);
         let longest = whole.min(SEGMENT_TOKENS / CHUNK);
         if longest == whole && bytes(floats(whole * CHUNK)) <= limit {
-            return Ok(Self::of(problem.tokens, whole * CHUNK, None, bytes(floats(whole * CHUNK))));
+            return Ok(Self::of(form, problem.tokens, whole * CHUNK, None, bytes(floats(whole * CHUNK))));
         }
         // Several segments. A state that is dropped at the end has to stand somewhere in between.
         let state = state_rows(&problem.heads, problem.state).elements().unwrap_or(usize::MAX / 8);
@@ -63,16 +137,16 @@ impl Segments {
         }
         let segment = floats(chunks * CHUNK);
         let carry = (!final_state).then_some(segment);
-        Ok(Self::of(problem.tokens, chunks * CHUNK, carry, bytes(segment + carried)))
+        Ok(Self::of(form, problem.tokens, chunks * CHUNK, carry, bytes(segment + carried)))
     }
 
-    fn of(tokens: usize, segment_tokens: usize, carry: Option<usize>, scratch_bytes: usize) -> Self {
-        Self { tokens, segment_tokens, carry, scratch_bytes }
+    fn of(form: Form, tokens: usize, segment_tokens: usize, carry: Option<usize>, scratch_bytes: usize) -> Self {
+        Self { form, tokens, segment_tokens, carry, scratch_bytes }
     }
 
     /// Kernels that are launched.
     pub fn launches(&self) -> usize {
-        if self.tokens == 0 { 1 } else { 2 * self.tokens.div_ceil(self.segment_tokens) }
+        if self.tokens == 0 { 1 } else { self.form.phases().len() * self.tokens.div_ceil(self.segment_tokens) }
     }
 
     /// `pointers` with the states of the segment of `tokens` from `first` on: each but the first starts from what the one
@@ -96,7 +170,7 @@ impl Segments {
     }
 }
 
-/// A launch of one of the two kernels.
+/// A launch of one of a form's kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
     pub entry: &'static Entry<Args>,
@@ -112,18 +186,17 @@ pub(crate) fn launches(
     scratch: GlobalMut<f32>,
 ) -> impl Iterator<Item = Launch> {
     let (problem, pointers) = (*problem, *pointers);
-    let Heads { num_k_heads, .. } = problem.heads;
-    let ratio = problem.heads.values_per_key();
+    let Heads { num_k_heads, num_v_heads, .. } = problem.heads;
+    let (form, ratio) = (segments.form, problem.heads.values_per_key());
     segments.iter().flat_map(move |(first, tokens)| {
         let args = args(&problem, &segments.between(&pointers, scratch, first, tokens), scratch, first, tokens);
-        let prep = Launch {
-            entry: &chunk_prep::KERNEL.entries[ratio - 1],
-            grid: chunk_prep::grid(tokens, num_k_heads as u32),
-            args,
-        };
-        let scan = Launch { entry: scan_entry(ratio), grid: chunk_scan::grid(num_k_heads as u32, ratio), args };
+        let prep = Launch { entry: form.prep_entry(ratio), grid: chunk_prep::grid(tokens, num_k_heads as u32), args };
+        let scan = Launch { entry: form.scan_entry(ratio), grid: form.scan_grid(&problem.heads), args };
+        let fallback =
+            Launch { entry: &chunk_fallback::KERNEL.entries[0], grid: chunk_fallback::grid(num_v_heads as u32), args };
         let prep = (tokens > 0).then_some(prep);
-        prep.into_iter().chain([scan])
+        let fallback = (tokens > 0 && form == Form::Tensor).then_some(fallback);
+        prep.into_iter().chain([scan]).chain(fallback)
     })
 }
 

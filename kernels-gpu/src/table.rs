@@ -1,5 +1,8 @@
 //! Every kernel's PTX entries: what `xtask` builds and verifies, and what tests loop over.
-use crate::kernels::{chunk_prep, chunk_scan, hold, recurrent_by_column, recurrent_by_key_head};
+use crate::kernels::{
+    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, hold, recurrent_by_column,
+    recurrent_by_key_head,
+};
 use cuda_std::kernel::EntryFacts;
 
 /// The facts of every PTX entry.
@@ -11,5 +14,8 @@ pub fn entries() -> Vec<EntryFacts> {
         .chain(chunk_prep::KERNEL.facts())
         .chain(chunk_scan::KERNEL.facts())
         .chain(hold::KERNEL.facts())
+        .chain(chunk_prep_tensor::KERNEL.facts())
+        .chain(chunk_scan_tensor::KERNEL.facts())
+        .chain(chunk_fallback::KERNEL.facts())
         .collect()
 }

@@ -23,7 +23,7 @@ use crate::dispatch::{self, Launch};
 use crate::error::{Error, Reason, Result};
 use crate::kernel::{self, Kernel, Pointers, Problem};
 use crate::policy::{PathChoice, Policy};
-use crate::segments;
+use crate::segments::{self, Form};
 use cuda_std::GlobalMut;
 use device::Device;
 use scratch::Memory;
@@ -159,17 +159,18 @@ impl Gdn {
     /// As [`Gdn::run_in`]; the context is current.
     unsafe fn enqueue(&self, call: &Call, launch: &Launch, scratch: Scratch<'_>, stream: Stream) -> Result<()> {
         let (problem, pointers) = (call.problem(), call.pointers());
-        if let Some(recurrent) = kernel::recurrent_launch(launch.kernel, &problem, &pointers) {
+        let Some(form) = Form::of(launch.kernel) else {
+            let recurrent = kernel::recurrent_launch(launch.kernel, &problem, &pointers).expect("not chunked");
             // SAFETY: types: the entry takes these arguments. Lengths: `validate` has checked shapes and strides, the
             // caller vouches for the memory. Lifetime: the caller's, until the stream has passed the launch.
             return unsafe { self.device.launch(recurrent.entry, recurrent.grid, &recurrent.args, stream) };
-        }
+        };
         let need = launch.scratch_bytes;
         match scratch {
             Scratch::Device => {
                 let taken = self.device.scratch.take(need, stream)?;
                 // SAFETY: as above; the scratch is `need` bytes and this stream's until it is released.
-                let done = unsafe { self.enqueue_chunked(&problem, &pointers, taken.pointer, stream) };
+                let done = unsafe { self.enqueue_chunked(form, &problem, &pointers, taken.pointer, stream) };
                 // Whatever was enqueued uses the scratch, so it is marked also where a later launch failed.
                 taken.release()?;
                 done
@@ -177,12 +178,12 @@ impl Gdn {
             Scratch::Borrowed { pointer, bytes } => {
                 require_scratch(pointer, bytes, need)?;
                 // SAFETY: as above; the caller vouches for the scratch.
-                unsafe { self.enqueue_chunked(&problem, &pointers, pointer, stream) }
+                unsafe { self.enqueue_chunked(form, &problem, &pointers, pointer, stream) }
             }
             Scratch::Workspace(workspace) => {
                 require_scratch(workspace.memory.pointer, workspace.memory.bytes, need)?;
                 // SAFETY: as above; the workspace is the caller's alone.
-                unsafe { self.enqueue_chunked(&problem, &pointers, workspace.memory.pointer, stream) }
+                unsafe { self.enqueue_chunked(form, &problem, &pointers, workspace.memory.pointer, stream) }
             }
         }
     }
@@ -191,14 +192,16 @@ impl Gdn {
     /// As [`Gdn::run_in`]; `scratch` is as many bytes as the plan says.
     unsafe fn enqueue_chunked(
         &self,
+        form: Form,
         problem: &Problem,
         pointers: &Pointers,
         scratch: u64,
         stream: Stream,
     ) -> Result<()> {
-        let segments = dispatch::cut(problem, pointers, self.policy.max_scratch_bytes)
-            .map_err(|reason| Error::Refused { kernel: Kernel::Chunked.name(), reason })?;
-        let mut timing = if self.policy.timing && problem.tokens > 0 { Some(Timing::start(stream)?) } else { None };
+        let segments = dispatch::cut(form, problem, pointers, self.policy.max_scratch_bytes)
+            .map_err(|reason| Error::Refused { kernel: form.kernel().name(), reason })?;
+        let timed = self.policy.timing && problem.tokens > 0;
+        let mut timing = if timed { Some(Timing::start(stream, form.phases())?) } else { None };
         for launch in segments::launches(problem, pointers, segments, GlobalMut::new(scratch as *mut f32)) {
             // SAFETY: types: the entry takes these arguments. Lengths and lifetime: by the caller.
             unsafe { self.device.launch(launch.entry, launch.grid, &launch.args, stream)? };

@@ -9,14 +9,16 @@ use cust::sys::CUevent;
 #[derive(Debug)]
 pub(super) struct Timing {
     stream: Stream,
-    /// One before the first launch and one after each; the launches are prep and scan in turn.
+    /// The names of a segment's launches, which come in turn.
+    phases: &'static [&'static str],
+    /// One before the first launch and one after each.
     events: Vec<CUevent>,
 }
 
 impl Timing {
     /// Marks the start. The context is current for the life of this.
-    pub fn start(stream: Stream) -> Result<Self, CudaError> {
-        let mut timing = Self { stream, events: Vec::new() };
+    pub fn start(stream: Stream, phases: &'static [&'static str]) -> Result<Self, CudaError> {
+        let mut timing = Self { stream, phases, events: Vec::new() };
         timing.mark()?;
         Ok(timing)
     }
@@ -37,14 +39,16 @@ impl Timing {
             // SAFETY: recorded in `mark`.
             check("cuEventSynchronize", unsafe { raw::cuEventSynchronize(last) })?;
         }
-        let mut phases = [0.0f32; 2];
+        let mut phases = vec![0.0f32; self.phases.len()];
         for (launch, pair) in self.events.windows(2).enumerate() {
             let mut milliseconds = 0.0;
             // SAFETY: written; both events have passed.
             check("cuEventElapsedTime", unsafe { raw::cuEventElapsedTime(&raw mut milliseconds, pair[0], pair[1]) })?;
-            phases[launch % 2] += milliseconds * 1e3;
+            phases[launch % self.phases.len()] += milliseconds * 1e3;
         }
-        Ok(format!("gdn prefill, {tokens} tokens: prep {:.1} us, scan {:.1} us", phases[0], phases[1]))
+        let phases: Vec<String> =
+            self.phases.iter().zip(phases).map(|(name, time)| format!("{name} {time:.1} us")).collect();
+        Ok(format!("gdn prefill, {tokens} tokens: {}", phases.join(", ")))
     }
 }
 

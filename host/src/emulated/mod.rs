@@ -4,7 +4,7 @@ use crate::dispatch;
 use crate::error::{Error, Result};
 use crate::kernel::{self, Kernel, Pointers, Problem};
 use crate::policy::{Card, PathChoice, Policy};
-use crate::segments;
+use crate::segments::{self, Form};
 use cuda_std::emulator::{Launch, Memory};
 use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
@@ -47,10 +47,11 @@ pub fn run_with(mut call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
         final_state: state,
     };
     let chosen = dispatch::choose(&CARD, &problem, &pointers, policy)?;
-    if let Some(recurrent) = kernel::recurrent_launch(chosen.kernel, &problem, &pointers) {
+    let Some(form) = Form::of(chosen.kernel) else {
+        let recurrent = kernel::recurrent_launch(chosen.kernel, &problem, &pointers).expect("not chunked");
         return launch(recurrent.entry, recurrent.grid, recurrent.args, &memory, order);
-    }
-    let segments = dispatch::cut(&problem, &pointers, policy.max_scratch_bytes)
+    };
+    let segments = dispatch::cut(form, &problem, &pointers, policy.max_scratch_bytes)
         .map_err(|reason| Error::Refused { kernel: chosen.kernel.name(), reason })?;
     // What a kernel reads of it without having written it shows as NaN. Quads, since scratch stands on 16 bytes.
     let mut scratch = vec![Poison([f32::NAN; 4]); chosen.scratch_bytes.div_ceil(size_of::<Poison>())];
@@ -82,3 +83,5 @@ fn launch<A: Copy + Send + Sync>(
 
 #[cfg(test)]
 mod chunked_tests;
+#[cfg(test)]
+mod tensor_tests;

@@ -84,6 +84,12 @@ pub unsafe fn warp_shuffle_up(value: f32, delta: u32) -> f32 {
 
 #[inline(always)]
 #[track_caller]
+pub unsafe fn warp_max(value: u32) -> u32 {
+    emulator::warp_max(value, Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
 pub fn dynamic_shared_mem(bytes: usize) -> *mut u8 {
     emulator::shared_memory(bytes, Location::caller())
 }
@@ -143,6 +149,14 @@ pub unsafe fn global_write_quad(pointer: *mut f32, value: Quad) {
     emulator::global_write(pointer.cast::<Quad>(), value, align_of_quad(), Location::caller());
 }
 
+#[inline(always)]
+#[track_caller]
+pub unsafe fn global_write_if(condition: bool, pointer: *mut f32, value: f32) {
+    if condition {
+        emulator::global_write(pointer, value, align_of::<f32>(), Location::caller());
+    }
+}
+
 /// What the GPU's 16-byte accesses need; the type itself asks for less.
 const fn align_of_quad() -> usize {
     size_of::<Quad>()
@@ -182,4 +196,46 @@ pub unsafe fn prefetch(source: *const f32) {
 #[inline(always)]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     a.mul_add(b, c)
+}
+
+#[inline(always)]
+pub fn pack_f16x2(low: f32, high: f32) -> u32 {
+    let [low, high] = [low, high].map(|value| u32::from(half::f16::from_f32(value).to_bits()));
+    low | high << 16
+}
+
+#[inline(always)]
+pub fn unpack_f16x2(pair: u32) -> (f32, f32) {
+    (half::f16::from_bits(pair as u16).to_f32(), half::f16::from_bits((pair >> 16) as u16).to_f32())
+}
+
+/// On the GPU a number of 32 bits.
+pub type SharedAddress = *mut f32;
+
+#[inline(always)]
+pub fn shared_address(pointer: *mut f32) -> SharedAddress {
+    pointer
+}
+
+#[inline(always)]
+pub fn shared_offset(address: SharedAddress, floats: usize) -> SharedAddress {
+    address.wrapping_add(floats)
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn mma_16x8x16(c: [f32; 4], a: [u32; 4], b: [u32; 2]) -> [f32; 4] {
+    emulator::mma_16x8x16(c, a, b, Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_matrix_x4(row: SharedAddress) -> [u32; 4] {
+    emulator::load_matrix_x4(row, Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_matrix_x4_transposed(row: SharedAddress) -> [u32; 4] {
+    emulator::load_matrix_x4_transposed(row, Location::caller())
 }

@@ -7,6 +7,28 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     imp::fma(a, b, c)
 }
 
+/// Two 16-bit floats, each rounded to the nearest (even), in one register: `low` in its low half. PTX
+/// `cvt.rn.f16x2.f32` (sm_80 and newer).
+#[inline(always)]
+pub fn pack_f16x2(low: f32, high: f32) -> u32 {
+    imp::pack_f16x2(low, high)
+}
+
+/// The low and the high half of a register as 32-bit floats. PTX `cvt.f32.f16`.
+#[inline(always)]
+pub fn unpack_f16x2(pair: u32) -> (f32, f32) {
+    imp::unpack_f16x2(pair)
+}
+
+/// `low` and `high` as the sum of two 16-bit floats each: both pairs of first parts, and of what those leave. The sum has
+/// 22 bits where it is not too small for them: below 2^-3, its last bit is 2^-25.
+#[inline(always)]
+pub fn split_f16x2(low: f32, high: f32) -> (u32, u32) {
+    let first = pack_f16x2(low, high);
+    let (first_low, first_high) = unpack_f16x2(first);
+    (first, pack_f16x2(low - first_low, high - first_high))
+}
+
 /// `e^x` within 2 units in the last place of the exact value for every `x`, subnormal results included: 1 at 0, 0 below
 /// -104, infinite above 88.73, NaN for NaN. Only additions, multiplications and [`fma`], so that the emulator gives the
 /// GPU's bits; `ex2.approx` alone would lose 2 units and subnormals.
@@ -39,6 +61,7 @@ pub fn exp(x: f32) -> f32 {
 
 /// `2^n` for -126 <= n <= 127.
 #[inline(always)]
-fn power_of_two(n: i32) -> f32 {
+#[must_use]
+pub fn power_of_two(n: i32) -> f32 {
     f32::from_bits(((n + 127) << 23) as u32)
 }

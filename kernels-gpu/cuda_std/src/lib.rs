@@ -12,7 +12,8 @@
 //! | [`shared`] | dynamic shared memory, as typed [`Tile`]s |
 //! | [`memory`] | [`Global`] and [`GlobalMut`] pointers, the quads they move |
 //! | [`async_copy`] | copies from global to shared memory in the background |
-//! | [`float`] | fused multiply-add, exponential |
+//! | [`float`] | fused multiply-add, exponential, pairs of 16-bit floats |
+//! | [`tensor`] | products of 16-bit matrices by the tensor cores |
 //!
 //! [`arguments!`] declares a kernel's arguments once, for its PTX entries, for a launch and for the emulator.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
@@ -24,6 +25,7 @@ pub mod float;
 pub mod kernel;
 pub mod memory;
 pub mod shared;
+pub mod tensor;
 pub mod thread;
 pub mod warp;
 

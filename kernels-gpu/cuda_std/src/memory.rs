@@ -114,6 +114,17 @@ impl<T: Copy> GlobalMut<T> {
 }
 
 impl GlobalMut<f32> {
+    /// Writes `value` at `index` if `condition`, without a branch. PTX `@p st.global.f32`.
+    ///
+    /// # Safety
+    /// As [`GlobalMut::put`], where the condition holds.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn put_if(self, condition: bool, index: usize, value: f32) {
+        // SAFETY: the caller's contract.
+        unsafe { imp::global_write_if(condition, self.0.wrapping_add(index), value) }
+    }
+
     /// Writes four values from `index` on. PTX `st.global.v4.f32`.
     ///
     /// # Safety

@@ -21,6 +21,8 @@ unsafe extern "C" {
     fn shuffle_idx(mask: u32, value: f32, source: u32, clamp: u32) -> f32;
     #[link_name = "llvm.nvvm.shfl.sync.up.f32"]
     fn shuffle_up(mask: u32, value: f32, delta: u32, clamp: u32) -> f32;
+    #[link_name = "llvm.nvvm.redux.sync.umax"]
+    fn redux_max(value: u32, mask: u32) -> u32;
     /// The dynamic shared memory as a generic pointer, from address_spaces.ll: Rust cannot name an address space, and
     /// after linking LLVM infers it, so that plain reads and writes become `ld.shared` and `st.shared`.
     fn __gpu_dynamic_shared() -> *mut u8;
@@ -110,6 +112,12 @@ pub unsafe fn warp_shuffle_up(value: f32, delta: u32) -> f32 {
 }
 
 #[inline(always)]
+pub unsafe fn warp_max(value: u32) -> u32 {
+    // SAFETY: `redux.sync.max.u32`; the caller has all lanes here.
+    unsafe { redux_max(value, ALL_LANES) }
+}
+
+#[inline(always)]
 pub fn dynamic_shared_mem(_bytes: usize) -> *mut u8 {
     // SAFETY: returns the address of the module's shared array.
     unsafe { __gpu_dynamic_shared() }
@@ -187,6 +195,20 @@ pub unsafe fn global_write_quad(pointer: *mut f32, value: Quad) {
 }
 
 #[inline(always)]
+pub unsafe fn global_write_if(condition: bool, pointer: *mut f32, value: f32) {
+    // SAFETY: `st.global` under a predicate; the caller's contract where it holds.
+    unsafe {
+        asm!(
+            "{{ .reg .pred p; setp.ne.u32 p, {condition}, 0; @p st.global.f32 [{pointer}], {value}; }}",
+            condition = in(reg32) u32::from(condition),
+            pointer = in(reg64) pointer,
+            value = in(reg32) value,
+            options(nostack),
+        );
+    }
+}
+
+#[inline(always)]
 pub unsafe fn copy_async_16(destination: *mut f32, source: *const f32) {
     // SAFETY: `cp.async.cg` of 16 bytes; in bounds and aligned by the caller. No memory clobber is omitted: the compiler
     // must keep it ordered with the barriers.
@@ -234,4 +256,113 @@ pub unsafe fn prefetch(source: *const f32) {
 #[inline(always)]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     core::intrinsics::fmaf32(a, b, c)
+}
+
+#[inline(always)]
+pub fn pack_f16x2(low: f32, high: f32) -> u32 {
+    let pair;
+    // SAFETY: `cvt.rn.f16x2.f32` has no precondition; its first source goes into the high half.
+    unsafe {
+        asm!(
+            "cvt.rn.f16x2.f32 {pair}, {high}, {low};",
+            pair = lateout(reg32) pair,
+            high = in(reg32) high,
+            low = in(reg32) low,
+            options(pure, nomem, nostack),
+        );
+    }
+    pair
+}
+
+#[inline(always)]
+pub fn unpack_f16x2(pair: u32) -> (f32, f32) {
+    let (low, high);
+    // SAFETY: `cvt.f32.f16` has no precondition.
+    unsafe {
+        asm!(
+            "{{ .reg .b16 l, h; mov.b32 {{l, h}}, {pair}; cvt.f32.f16 {low}, l; cvt.f32.f16 {high}, h; }}",
+            low = out(reg32) low,
+            high = out(reg32) high,
+            pair = in(reg32) pair,
+            options(pure, nomem, nostack),
+        );
+    }
+    (low, high)
+}
+
+/// A 32-bit address in shared memory.
+pub type SharedAddress = u32;
+
+#[inline(always)]
+pub fn shared_address(pointer: *mut f32) -> SharedAddress {
+    // SAFETY: computes an address.
+    unsafe { __gpu_shared_address(pointer) }
+}
+
+#[inline(always)]
+pub fn shared_offset(address: SharedAddress, floats: usize) -> SharedAddress {
+    address.wrapping_add(4 * floats as u32)
+}
+
+// The words of the tensor cores are assembly: their intrinsics take vectors of 16-bit floats and pointers to shared memory,
+// which Rust cannot name. Kernels use them in straight code alone, and a test counts them in the PTX.
+
+#[inline(always)]
+pub unsafe fn mma_16x8x16(c: [f32; 4], a: [u32; 4], b: [u32; 2]) -> [f32; 4] {
+    let [mut c0, mut c1, mut c2, mut c3] = c;
+    // SAFETY: `mma.sync`; the caller has all lanes here.
+    unsafe {
+        asm!(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 \
+             {{{c0}, {c1}, {c2}, {c3}}}, {{{a0}, {a1}, {a2}, {a3}}}, {{{b0}, {b1}}}, {{{c0}, {c1}, {c2}, {c3}}};",
+            c0 = inout(reg32) c0,
+            c1 = inout(reg32) c1,
+            c2 = inout(reg32) c2,
+            c3 = inout(reg32) c3,
+            a0 = in(reg32) a[0],
+            a1 = in(reg32) a[1],
+            a2 = in(reg32) a[2],
+            a3 = in(reg32) a[3],
+            b0 = in(reg32) b[0],
+            b1 = in(reg32) b[1],
+            options(nomem, nostack),
+        );
+    }
+    [c0, c1, c2, c3]
+}
+
+#[inline(always)]
+pub unsafe fn load_matrix_x4(row: SharedAddress) -> [u32; 4] {
+    let (d0, d1, d2, d3);
+    // SAFETY: `ldmatrix`; in bounds, aligned and with all lanes here by the caller.
+    unsafe {
+        asm!(
+            "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{d0}, {d1}, {d2}, {d3}}}, [{row}];",
+            d0 = out(reg32) d0,
+            d1 = out(reg32) d1,
+            d2 = out(reg32) d2,
+            d3 = out(reg32) d3,
+            row = in(reg32) row,
+            options(readonly, nostack),
+        );
+    }
+    [d0, d1, d2, d3]
+}
+
+#[inline(always)]
+pub unsafe fn load_matrix_x4_transposed(row: SharedAddress) -> [u32; 4] {
+    let (d0, d1, d2, d3);
+    // SAFETY: `ldmatrix`; in bounds, aligned and with all lanes here by the caller.
+    unsafe {
+        asm!(
+            "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{d0}, {d1}, {d2}, {d3}}}, [{row}];",
+            d0 = out(reg32) d0,
+            d1 = out(reg32) d1,
+            d2 = out(reg32) d2,
+            d3 = out(reg32) d3,
+            row = in(reg32) row,
+            options(readonly, nostack),
+        );
+    }
+    [d0, d1, d2, d3]
 }

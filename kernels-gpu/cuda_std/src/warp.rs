@@ -45,6 +45,17 @@ pub unsafe fn warp_shuffle_up(value: f32, delta: u32) -> f32 {
     unsafe { imp::warp_shuffle_up(value, delta) }
 }
 
+/// The largest `value` of the warp's lanes, in each of them. PTX `redux.sync.max.u32` (sm_80 and newer).
+///
+/// # Safety
+/// All 32 lanes of the warp make this call together.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn warp_max(value: u32) -> u32 {
+    // SAFETY: the caller's contract is the instruction's.
+    unsafe { imp::warp_max(value) }
+}
+
 /// Waits for the other lanes of the warp; what they wrote to memory before is visible after. PTX `bar.warp.sync`.
 ///
 /// # Safety

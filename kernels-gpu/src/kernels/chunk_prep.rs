@@ -48,23 +48,23 @@ pub const fn grid(tokens: usize, num_key_heads: u32) -> [u32; 2] {
 
 /// What the value heads share.                            written by          read by
 #[repr(C, align(16))]
-struct Keys {
+pub(super) struct Keys {
     /// `key_index`: keys, queries                         copies of all       products
-    rows: [Tile<{ CHUNK * HEAD_DIM }>; 2],
+    pub rows: [Tile<{ CHUNK * HEAD_DIM }>; 2],
     /// `triangle_index`: k.k, q.k                         products            weigh
-    products: [Tile<TRIANGLE>; 2],
+    pub products: [Tile<TRIANGLE>; 2],
 }
 
 /// What belongs to one value head.                        written by          read by
 #[repr(C, align(16))]
-struct Head {
+pub(super) struct Head {
     /// `triangle_index`: -A, Q                            weigh               solve
     minus_a: Tile<TRIANGLE>,
     q: Tile<TRIANGLE>,
     /// [token]: G in two parts, beta                      sum_gates           weigh, solve
-    high: Tile<CHUNK>,
-    low: Tile<CHUNK>,
-    beta: Tile<CHUNK>,
+    pub high: Tile<CHUNK>,
+    pub low: Tile<CHUNK>,
+    pub beta: Tile<CHUNK>,
 }
 
 /// Shared memory of a block of `values` value heads.
@@ -107,21 +107,21 @@ fn add(a: Double, b: Double) -> Double {
 }
 
 /// The thread's part of the problem.
-struct Part<'a> {
-    args: &'a Args,
-    thread: usize,
-    warp: usize,
-    lane: usize,
-    chunk: usize,
+pub(super) struct Part<'a> {
+    pub args: &'a Args,
+    pub thread: usize,
+    pub warp: usize,
+    pub lane: usize,
+    pub chunk: usize,
     /// Tokens of the chunk that exist.
-    tokens: usize,
-    key_head: usize,
-    keys: *mut Keys,
+    pub tokens: usize,
+    pub key_head: usize,
+    pub keys: *mut Keys,
 }
 
 impl<'a> Part<'a> {
     #[inline(always)]
-    fn of(args: &'a Args, thread: usize) -> Self {
+    pub fn of(args: &'a Args, thread: usize) -> Self {
         let chunk = block_idx_x() as usize;
         Self {
             args,
@@ -136,13 +136,13 @@ impl<'a> Part<'a> {
     }
 
     #[inline(always)]
-    fn value_head(&self, value: usize) -> usize {
+    pub fn value_head(&self, value: usize) -> usize {
         let Args { values_per_key, num_key_heads, head_map, .. } = *self.args;
         value_head(self.key_head as u32, value as u32, values_per_key, num_key_heads, head_map) as usize
     }
 
     #[inline(always)]
-    fn head(&self, value: usize) -> *mut Head {
+    pub fn head(&self, value: usize) -> *mut Head {
         self.keys.wrapping_add(1).cast::<Head>().wrapping_add(value)
     }
 
@@ -151,7 +151,7 @@ impl<'a> Part<'a> {
     /// # Safety
     /// Nobody reads them before a wait and a barrier.
     #[inline(always)]
-    unsafe fn stage_keys(&self) {
+    pub unsafe fn stage_keys(&self) {
         let Args { k, q, .. } = *self.args;
         let first = self.chunk * CHUNK;
         let sources = [
@@ -177,12 +177,12 @@ impl<'a> Part<'a> {
         commit();
     }
 
-    /// G and beta of a value head, a token a lane; its decays go to the scratch. Past the end both gate and beta are 0.
+    /// G and beta of a value head, a token a lane. Past the end both gate and beta are 0. Gives the token's G.
     ///
     /// # Safety
     /// All lanes of the warp are here, and no other warp for this head; nobody reads its sums before a barrier.
     #[inline(always)]
-    unsafe fn sum_gates(&self, value: usize) {
+    pub unsafe fn sum_gates(&self, value: usize) -> f32 {
         let token = self.lane;
         let (value_head, head) = (self.value_head(value), self.head(value));
         let (mut gate, mut beta) = (0.0, 0.0);
@@ -208,16 +208,28 @@ impl<'a> Part<'a> {
             }
             delta *= 2;
         }
-        // SAFETY: all lanes are here.
-        let total = unsafe { warp_shuffle_idx(sum.0, CHUNK as u32 - 1) };
-        let scratch = self.args.scratch_of(self.chunk, value_head);
-        // SAFETY: bounds: a token a lane. Owner: this lane alone has (value head, token), lane 0 the total. Barrier: by the
-        // caller.
+        // SAFETY: bounds: a token a lane. Owner: this lane alone has (value head, token). Barrier: by the caller.
         unsafe {
             Tile::put(&raw mut (*head).high, token, sum.0);
             Tile::put(&raw mut (*head).low, token, sum.1);
             Tile::put(&raw mut (*head).beta, token, beta);
-            scratch.put(DECAY + token, exp(sum.0));
+        }
+        sum.0
+    }
+
+    /// A value head's decays, a token a lane, into the scratch.
+    ///
+    /// # Safety
+    /// All lanes of the warp are here, and no other warp for this head; `gate_sum` is from `sum_gates`.
+    #[inline(always)]
+    unsafe fn store_decays(&self, value: usize, gate_sum: f32) {
+        let token = self.lane;
+        // SAFETY: all lanes are here.
+        let total = unsafe { warp_shuffle_idx(gate_sum, CHUNK as u32 - 1) };
+        let scratch = self.args.scratch_of(self.chunk, self.value_head(value));
+        // SAFETY: bounds: a token a lane. Owner: this lane alone has (value head, token), lane 0 the total.
+        unsafe {
+            scratch.put(DECAY + token, exp(gate_sum));
             if token == 0 {
                 scratch.put(TOTAL_DECAY, exp(total));
             }
@@ -229,7 +241,7 @@ impl<'a> Part<'a> {
     /// # Safety
     /// Products and sums are complete; nobody reads A and Q before a barrier.
     #[inline(always)]
-    unsafe fn weigh<const VALUES: usize>(&self) {
+    pub unsafe fn weigh<const VALUES: usize>(&self) {
         let (team, quad) = (self.thread / (TRIANGLE / 4), self.thread % (TRIANGLE / 4));
         let (token_quad, earlier_quad) = place_of(quad / 4);
         let token = token_quad * 4 + quad % 4;
@@ -267,12 +279,12 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// A row of t_inv or of p, into the scratch.
+    /// The lane's row of W, or of Q W.
     ///
     /// # Safety
     /// A and Q are complete.
     #[inline(always)]
-    unsafe fn solve(&self, value: usize, is_p: bool) {
+    pub unsafe fn solved_row(&self, value: usize, is_p: bool) -> [Quad; TOKEN_QUADS] {
         let (token, head) = (self.lane, self.head(value));
         // SAFETY: a field; bounds: the row of blocks and seven more blocks end with the triangle.
         let q_row: *mut Tile<ROW_OF_BLOCKS> = unsafe { view(&raw mut (*head).q, triangle_index(token, 0)) };
@@ -290,16 +302,34 @@ impl<'a> Part<'a> {
         }
         // SAFETY: A is complete.
         unsafe { substitute(&mut x, head) };
-        // SAFETY: bounds: token < 32. Barrier: "products complete".
-        let row = unsafe {
-            if is_p {
-                self.args.scale
-            } else {
-                let [high, low] = [&raw mut (*head).high, &raw mut (*head).low]
-                    .map(|tile| Tile::at(tile, CHUNK - 1) - Tile::at(tile, token));
-                exp(high + low)
-            }
-        };
+        x
+    }
+
+    /// e^(G_last - G_t) of the lane's token.
+    ///
+    /// # Safety
+    /// Sums are complete.
+    #[inline(always)]
+    pub unsafe fn decay_to_end(&self, value: usize) -> f32 {
+        let head = self.head(value);
+        // SAFETY: bounds: a token a lane. Barrier: by the caller.
+        unsafe {
+            let [high, low] = [&raw mut (*head).high, &raw mut (*head).low]
+                .map(|tile| Tile::at(tile, CHUNK - 1) - Tile::at(tile, self.lane));
+            exp(high + low)
+        }
+    }
+
+    /// A row of t_inv or of p, into the scratch.
+    ///
+    /// # Safety
+    /// A and Q are complete.
+    #[inline(always)]
+    unsafe fn solve(&self, value: usize, is_p: bool) {
+        let (token, head) = (self.lane, self.head(value));
+        // SAFETY: by the caller.
+        let (x, row) =
+            unsafe { (self.solved_row(value, is_p), if is_p { self.args.scale } else { self.decay_to_end(value) }) };
         let scratch = self.args.scratch_of(self.chunk, self.value_head(value)).offset(if is_p { P } else { T_INV });
         for quad in 0..TOKEN_QUADS {
             if quad <= token / 4 {
@@ -354,7 +384,8 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     unsafe {
         part.stage_keys();
         if part.warp < VALUES {
-            part.sum_gates(part.warp);
+            let gate_sum = part.sum_gates(part.warp);
+            part.store_decays(part.warp, gate_sum);
         }
     }
     wait::<0>();

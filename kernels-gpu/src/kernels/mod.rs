@@ -1,7 +1,11 @@
 //! The kernels, one file each, and the mathematics that several of them share.
 pub mod chunk;
+pub mod chunk_fallback;
 pub mod chunk_prep;
+pub mod chunk_prep_tensor;
 pub mod chunk_scan;
+pub mod chunk_scan_tensor;
+pub mod chunk_tensor;
 pub mod hold;
 pub mod recurrence;
 pub mod recurrent_by_column;

@@ -25,8 +25,13 @@ pub(super) struct Warp {
     /// The values that lanes bring, of this operation and of the one before: a lane may arrive at the next operation
     /// while others have yet to take their results of the last, but never at the one after.
     values: [[f32; LANES]; 2],
+    /// The same for operations that take more than one value.
+    operands: [[Operands; LANES]; 2],
     turn: usize,
 }
+
+/// What a lane brings to an operation of the tensor cores: a and b of a product, or where its row of a matrix lies.
+type Operands = [u32; 6];
 
 impl Warp {
     pub fn new() -> Self {
@@ -39,6 +44,7 @@ impl Warp {
             operation: Collective::Barrier,
             location: Location::caller(),
             values: [[0.0; LANES]; 2],
+            operands: [[[0; 6]; LANES]; 2],
             turn: 0,
         }
     }
@@ -145,6 +151,32 @@ pub(crate) fn shuffle_up(value: f32, delta: u32, location: &'static Location<'st
 #[inline(never)]
 pub(crate) fn sync_warp(location: &'static Location<'static>) {
     meet(Collective::Barrier, 0.0, location);
+}
+
+#[inline(never)]
+pub(crate) fn warp_max(value: u32, location: &'static Location<'static>) -> u32 {
+    let Met { warp, turn, .. } = meet(Collective::Max, f32::from_bits(value), location);
+    // SAFETY: as in `shuffle`.
+    unsafe { (&(*warp).values)[turn].iter().map(|value| value.to_bits()).max().unwrap_or(0) }
+}
+
+/// Meets with more than one value a lane; gives those of all lanes, for use before the next operation, and the lane.
+pub(super) fn exchange(
+    collective: Collective,
+    operands: Operands,
+    location: &'static Location<'static>,
+) -> (*const [Operands; LANES], usize) {
+    {
+        // SAFETY: owner: the running thread's block, by `current`; the reference ends with this scope.
+        let block = unsafe { &mut *current() };
+        let (warp, lane) = (block.running as usize / LANES, block.running as usize % LANES);
+        let warp = &mut block.warps[warp];
+        let turn = warp.turn;
+        warp.operands[turn][lane] = operands;
+    }
+    let Met { warp, turn, lane } = meet(collective, 0.0, location);
+    // SAFETY: as in `shuffle`.
+    (unsafe { &raw const (*warp).operands[turn] }, lane)
 }
 
 /// Waits at the block barrier. The scheduler lets all threads go on once all wait.

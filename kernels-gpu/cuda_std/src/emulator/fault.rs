@@ -89,6 +89,14 @@ pub enum Collective {
     ShuffleUp,
     /// `sync_warp`.
     Barrier,
+    /// `warp_max`.
+    Max,
+    /// `mma_16x8x16`.
+    Mma,
+    /// `load_matrix_x4`.
+    LoadMatrix,
+    /// `load_matrix_x4_transposed`.
+    LoadMatrixTransposed,
 }
 
 impl fmt::Display for Collective {
@@ -98,6 +106,10 @@ impl fmt::Display for Collective {
             Self::ShuffleIndex => "warp_shuffle_idx",
             Self::ShuffleUp => "warp_shuffle_up",
             Self::Barrier => "sync_warp",
+            Self::Max => "warp_max",
+            Self::Mma => "mma_16x8x16",
+            Self::LoadMatrix => "load_matrix_x4",
+            Self::LoadMatrixTransposed => "load_matrix_x4_transposed",
         })
     }
 }

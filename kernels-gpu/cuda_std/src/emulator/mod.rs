@@ -20,6 +20,7 @@
 //! | `schedule` | coroutines of a block and when they run; `order` says in which order |
 //! | `block` | what the words share: the running thread, memory, time |
 //! | `collective` | barriers and shuffles |
+//! | `tensor` | the tensor cores' products, and their loads |
 //! | `shared`, `global`, `copies` | the words that touch memory |
 //! | `record`, `history` | the race rule, and its records for global memory |
 //! | `fault`, `memory`, `panics` | what goes wrong, what is lent, and the place of a panic |
@@ -35,17 +36,20 @@ mod panics;
 mod record;
 mod schedule;
 mod shared;
+mod tensor;
 #[cfg(test)]
 mod tests;
 
 use rayon::prelude::*;
 
-pub(crate) use collective::{shuffle_index, shuffle_up, shuffle_xor, sync_threads, sync_warp};
+pub(crate) use collective::{shuffle_index, shuffle_up, shuffle_xor, sync_threads, sync_warp, warp_max};
 pub(crate) use copies::{commit, copy_async_4, copy_async_16, wait};
 pub use fault::{Action, Collective, Fault, Other, Place, Space};
 pub(crate) use global::{global_read, global_write, prefetch};
 pub use memory::Memory;
 pub(crate) use shared::{shared_memory, shared_read, shared_read_quad, shared_write, shared_write_quad};
+
+pub(crate) use tensor::{load_matrix_x4, load_matrix_x4_transposed, mma_16x8x16};
 
 use schedule::Worker;
 

@@ -85,6 +85,13 @@ fn write<const WORDS: usize>(pointer: *mut f32, value: [f32; WORDS], location: &
     unsafe { block.shared_start().cast::<f32>().add(word).cast::<[f32; WORDS]>().write(value) }
 }
 
+/// The fault of a row that is not on 16 bytes; its words are checked when they are read.
+pub(super) fn check_row(pointer: *const f32, location: &'static Location<'static>) {
+    // SAFETY: owner: the running thread's block, by `current`; nothing suspends but `fail`, which does not return.
+    let block = unsafe { &mut *current() };
+    checked_word::<4>(block, pointer, Action::Read, location);
+}
+
 #[inline(never)]
 pub(crate) fn shared_read(pointer: *const f32, location: &'static Location<'static>) -> f32 {
     let [value] = read(pointer, location);

@@ -13,7 +13,7 @@ impl Part<'_> {
     /// # Safety
     /// Keys and queries are complete; all lanes of the warp are here; nobody reads the products before a barrier.
     #[inline(always)]
-    pub(super) unsafe fn products(&self) {
+    pub unsafe fn products(&self) {
         let (token_quad, earlier_quad) = place_of(self.thread / PARTS);
         let part = self.thread % PARTS;
         // What is left to this lane in the end: a row of k.k or of q.k.

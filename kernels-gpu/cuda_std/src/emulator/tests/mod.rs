@@ -4,6 +4,7 @@ mod copies;
 mod memory;
 mod panics;
 mod races;
+mod tensor;
 mod warps;
 
 use std::panic::Location;

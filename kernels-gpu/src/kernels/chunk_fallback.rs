@@ -1,0 +1,61 @@
+//! Chunked Gated DeltaNet on tensor cores, last kernel: the value heads that [`super::chunk_prep_tensor`] marked as out of
+//! the range of 16-bit floats, token by token as [`super::recurrent_by_column`]. Where there are none, it ends at once.
+use super::chunk::{Args, chunk_kernel};
+use super::chunk_tensor::Scratch;
+use super::{recurrence, recurrent_by_column};
+use cuda_std::thread::{block_idx_y, thread_idx_x};
+
+pub use recurrent_by_column::{THREADS, grid};
+
+chunk_kernel! {
+    kernel "chunk_fallback", capability 80, blocks 2;
+    entry gdn_chunk_fallback = run, threads THREADS, shared 0;
+}
+
+/// The kernel.
+///
+/// # Safety
+/// Called once by each of `THREADS` threads of each block of `grid()`, after `chunk_prep_tensor` with the same arguments;
+/// every tensor holds what its shape and strides describe; out and the final state overlap no input but the initial state.
+#[inline(always)]
+pub unsafe fn run(args: Args) {
+    // SAFETY: all lanes are here.
+    if unsafe { Scratch::of(&args).is_marked(block_idx_y() as usize, thread_idx_x() as usize % 32) } {
+        // SAFETY: the contract is the same. The mark is the block's, so that all of its threads are here.
+        unsafe { recurrent_by_column::run(recurrent(&args)) };
+    }
+}
+
+/// The same arguments, as the recurrent kernels take them.
+#[inline(always)]
+fn recurrent(args: &Args) -> recurrence::Args {
+    recurrence::Args {
+        q: args.q,
+        q_token_stride: args.q_token_stride,
+        q_head_stride: args.q_head_stride,
+        k: args.k,
+        k_token_stride: args.k_token_stride,
+        k_head_stride: args.k_head_stride,
+        v: args.v,
+        v_token_stride: args.v_token_stride,
+        v_head_stride: args.v_head_stride,
+        g: args.g,
+        g_token_stride: args.g_token_stride,
+        g_head_stride: args.g_head_stride,
+        beta: args.beta,
+        beta_token_stride: args.beta_token_stride,
+        beta_head_stride: args.beta_head_stride,
+        out: args.out,
+        out_token_stride: args.out_token_stride,
+        out_head_stride: args.out_head_stride,
+        initial_state: args.initial_state,
+        final_state: args.final_state,
+        state_head_stride: args.state_head_stride,
+        state_row_stride: args.state_row_stride,
+        scale: args.scale,
+        tokens: args.tokens,
+        num_key_heads: args.num_key_heads,
+        values_per_key: args.values_per_key,
+        head_map: args.head_map,
+    }
+}
