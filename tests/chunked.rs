@@ -14,20 +14,24 @@ use tests::{
 
 const DIM: usize = 128;
 const CARD: Card = Card { capability: 80, multiprocessors: 108, shared_bytes_optin: 166_912 };
-const EMULATED: Path = Path::Emulated(Kernel::Chunked);
+/// The emulated kernels.
+const EMULATED: [Path; 2] = [Path::Emulated(Kernel::Chunked), Path::Emulated(Kernel::ChunkedTensor)];
 
 /// Every shape in every order of threads: within the bar of float64, with the same bits.
 #[test]
 fn every_shape_in_every_order() {
-    for heads in every_heads().filter(|heads| EMULATED.takes(heads)) {
+    for heads in every_heads().filter(|heads| EMULATED[0].takes(heads)) {
         for tokens in [0, 1, 31, 32, 33, 64, 65, 103] {
             let inputs = Inputs::seeded(heads, tokens, Family::Base, 1);
-            let first = run_in_order(EMULATED, &inputs, ORDERS[0]);
-            agrees(&heads, &expected_of(&inputs), &first, &bars::SEQUENTIAL)
-                .unwrap_or_else(|e| panic!("{tokens} tokens, {heads:?}: {e}"));
-            for &order in &ORDERS[1..] {
-                same_bits(&heads, &first, &run_in_order(EMULATED, &inputs, order))
-                    .unwrap_or_else(|e| panic!("order {order}, {tokens} tokens, {heads:?}: {e}"));
+            let expected = expected_of(&inputs);
+            for path in EMULATED {
+                let first = run_in_order(path, &inputs, ORDERS[0]);
+                agrees(&heads, &expected, &first, &bars::SEQUENTIAL)
+                    .unwrap_or_else(|e| panic!("{path:?}, {tokens} tokens, {heads:?}: {e}"));
+                for &order in &ORDERS[1..] {
+                    same_bits(&heads, &first, &run_in_order(path, &inputs, order))
+                        .unwrap_or_else(|e| panic!("{path:?}, order {order}, {tokens} tokens, {heads:?}: {e}"));
+                }
             }
         }
     }
@@ -57,9 +61,12 @@ fn every_family_on_every_path() {
 #[test]
 fn repeated_calls_give_the_same_bits() {
     let inputs = Inputs::seeded(heads(2, 8, HeadMap::Grouped), 130, Family::Real, 3);
-    let first = run_in_order(EMULATED, &inputs, ORDERS[0]);
-    for order in [1, 0, 3] {
-        same_bits(&inputs.heads, &first, &run_in_order(EMULATED, &inputs, order)).unwrap_or_else(|e| panic!("{e}"));
+    for path in EMULATED {
+        let first = run_in_order(path, &inputs, ORDERS[0]);
+        for order in [1, 0, 3] {
+            same_bits(&inputs.heads, &first, &run_in_order(path, &inputs, order))
+                .unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        }
     }
     let path = Path::Cpu(cpu::Path::Chunked);
     let inputs = Inputs::seeded(heads(16, 32, HeadMap::Grouped), 1000, Family::Base, 4);
@@ -82,7 +89,7 @@ fn segments_have_the_bits_of_the_whole() {
     let inputs = Inputs::seeded(heads(1, 3, HeadMap::Grouped), 129, Family::Bench, 5);
     for tokens in [63, 64, 65, 127, 128, 129] {
         let inputs = tests::tokens_of(&inputs, 0..tokens, &inputs.state);
-        let whole = run(EMULATED, &inputs);
+        let whole = run(EMULATED[0], &inputs);
         agrees(&inputs.heads, &expected_of(&inputs), &whole, &bars::SEQUENTIAL)
             .unwrap_or_else(|e| panic!("{tokens} tokens: {e}"));
         for segment in [32, 64, 96] {
@@ -103,7 +110,7 @@ fn segments_have_the_bits_of_the_whole() {
 fn segments_without_a_state_have_the_bits_of_the_whole() {
     let mut inputs = Inputs::seeded(heads(1, 1, HeadMap::Grouped), 545, Family::Slow, 6);
     inputs.state.fill(0.0);
-    let whole = run(EMULATED, &inputs).out;
+    let whole = run(EMULATED[0], &inputs).out;
     let (rows, scalars) = (Strides::dense(1, DIM), Strides::dense(1, 1));
     for segment in [32, 96] {
         let floats = scratch_len(segment, 1) + DIM * DIM;

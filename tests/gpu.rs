@@ -239,7 +239,7 @@ fn eight_threads_on_one_handle_have_the_bits_they_have_alone() {
             Inputs::seeded(heads(keys, values, HeadMap::Grouped), 20 + 31 * thread, Family::Base, thread as u64)
         })
         .collect();
-    let alone: Vec<[Output; 3]> =
+    let alone: Vec<[Output; Kernel::ALL.len()]> =
         problems.iter().map(|inputs| Kernel::ALL.map(|kernel| run(Path::Cuda(kernel), inputs))).collect();
     thread::scope(|scope| {
         for (inputs, expected) in problems.iter().zip(&alone) {

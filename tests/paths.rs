@@ -57,7 +57,10 @@ impl Path {
     /// Whether it takes tokens 32 at a time: within the bar of the others, and not in their bits.
     #[must_use]
     pub fn is_chunked(self) -> bool {
-        matches!(self, Self::Cpu(cpu::Path::Chunked) | Self::Emulated(Kernel::Chunked) | Self::Cuda(Kernel::Chunked))
+        match self.kernel() {
+            Some(kernel) => matches!(kernel, Kernel::Chunked | Kernel::ChunkedTensor),
+            None => self == Self::Cpu(cpu::Path::Chunked),
+        }
     }
 
     /// Whether it is one of the kernels that go token by token, which all have the same bits.
@@ -76,7 +79,7 @@ impl Path {
     #[must_use]
     pub fn needs_alignment_of(self) -> &'static [&'static str] {
         match self.kernel() {
-            Some(Kernel::RecurrentByKeyHead) => &["q", "k", "v"],
+            Some(Kernel::RecurrentByKeyHead | Kernel::ChunkedTensor) => &["q", "k", "v"],
             Some(Kernel::Chunked) => &["q", "k", "v", "out"],
             _ => &[],
         }
