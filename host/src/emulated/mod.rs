@@ -52,7 +52,7 @@ pub fn run_with(mut call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
         return launch(recurrent.entry, recurrent.grid, recurrent.args, &memory, order);
     };
     let segments = dispatch::cut(form, &problem, &pointers, policy.max_scratch_bytes)
-        .map_err(|reason| Error::Refused { kernel: chosen.kernel.name(), reason })?;
+        .map_err(|reason| Error::Refused { kernel: form.kernel().name(), reason })?;
     // What a kernel reads of it without having written it shows as NaN. Quads, since scratch stands on 16 bytes.
     let mut scratch = vec![Poison([f32::NAN; 4]); chosen.scratch_bytes.div_ceil(size_of::<Poison>())];
     let scratch = memory.read_write(&mut scratch);
