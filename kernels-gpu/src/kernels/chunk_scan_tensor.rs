@@ -20,7 +20,7 @@
 //! # Range
 //! v and s of a warp's 16 columns are kept times one power of two, 2^exponent, so that the largest of them is far from both
 //! ends of a 16-bit float's range. How large the columns of s may have become is bounded from chunk to chunk; where the bound
-//! grows too far, or every [`MEASURE_EVERY`] chunks, s is measured, and where it or v has left the range, scaled anew.
+//! grows too far, or every `MEASURE_EVERY` chunks, s is measured, and where it or v has left the range, scaled anew.
 //!
 //! # Rounding
 //! Tensor cores round toward zero, so the small products are added up apart from the large ones, and the state itself is
