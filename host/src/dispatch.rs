@@ -37,7 +37,7 @@ pub(crate) fn choose(card: &Card, problem: &Problem, pointers: &Pointers, policy
         PathChoice::Forced(kernel) => core::slice::from_ref(kernel),
     };
     let forced = matches!(policy.path, PathChoice::Forced(_));
-    let mut against = None;
+    let (mut against, mut last) = (None, Reason::Selected);
     for &kernel in candidates {
         let verdict = kernel
             .require(&card, problem, pointers)
@@ -48,11 +48,14 @@ pub(crate) fn choose(card: &Card, problem: &Problem, pointers: &Pointers, policy
                 let chosen = if forced { Reason::Forced } else { Reason::Selected };
                 return Ok(Launch { kernel, reason: against.unwrap_or(chosen), scratch_bytes, launches });
             }
-            Err(reason) => against = against.or(Some(reason)),
+            Err(reason) => {
+                against = against.or(Some(reason));
+                last = reason;
+            }
         }
     }
-    let kernel = candidates[candidates.len() - 1].name();
-    Err(Error::Refused { kernel, reason: against.unwrap_or(Reason::Selected) })
+    // The last one asks for the least, so that its reason is the one to cure.
+    Err(Error::Refused { kernel: candidates[candidates.len() - 1].name(), reason: last })
 }
 
 /// What a call with dense, aligned tensors and a state would run on `card`, without a device.

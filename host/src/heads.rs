@@ -38,7 +38,15 @@ impl Heads {
     /// [`Error::Shape`] unless both counts are above zero, `num_v_heads` is a multiple of `num_k_heads`, and both are
     /// below 2^16.
     pub fn new(num_k_heads: usize, num_v_heads: usize, map: HeadMap) -> Result<Self> {
+        let heads = Self { num_k_heads, num_v_heads, head_k_dim: HEAD_DIM, head_v_dim: HEAD_DIM, map };
+        heads.require_counts()?;
+        Ok(heads)
+    }
+
+    /// What [`Heads::new`] promises; the fields are public, and may have been changed since.
+    fn require_counts(&self) -> Result<()> {
         const LIMIT: usize = 1 << 16;
+        let &Self { num_k_heads, num_v_heads, .. } = self;
         for (argument, count) in [("num_k_heads", num_k_heads), ("num_v_heads", num_v_heads)] {
             if count == 0 || count >= LIMIT {
                 return Err(Error::shape(argument, format!("1 to {}", LIMIT - 1), count));
@@ -47,7 +55,7 @@ impl Heads {
         if !num_v_heads.is_multiple_of(num_k_heads) {
             return Err(Error::shape("num_v_heads", format!("a multiple of num_k_heads = {num_k_heads}"), num_v_heads));
         }
-        Ok(Self { num_k_heads, num_v_heads, head_k_dim: HEAD_DIM, head_v_dim: HEAD_DIM, map })
+        Ok(())
     }
 
     /// The same heads with other sizes. Whether a backend runs them is its answer, see [`Heads::require_128`].
@@ -74,13 +82,32 @@ impl Heads {
     /// What every backend asks for.
     ///
     /// # Errors
-    /// [`Error::HeadDim`] unless both head sizes are 128.
+    /// [`Error::HeadDim`] unless both head sizes are 128; [`Error::Shape`] for counts that [`Heads::new`] refuses.
     pub fn require_128(&self) -> Result<()> {
+        self.require_counts()?;
         for (argument, got) in [("head_k_dim", self.head_k_dim), ("head_v_dim", self.head_v_dim)] {
             if got != HEAD_DIM {
                 return Err(Error::HeadDim { argument, got, supported: HEAD_DIM });
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_checked_again_before_a_run() {
+        let good = Heads::new(2, 6, HeadMap::Grouped).unwrap();
+        for bad in [
+            Heads { num_k_heads: 0, ..good },
+            Heads { num_v_heads: 0, ..good },
+            Heads { num_v_heads: 7, ..good },
+            Heads { num_v_heads: 1 << 16, ..good },
+        ] {
+            assert!(matches!(bad.require_128(), Err(Error::Shape { .. })), "{bad:?}");
+        }
     }
 }

@@ -78,7 +78,8 @@ impl Policy {
     /// # Errors
     /// [`Error::Environment`] for any other value, naming the variable.
     pub fn from_env() -> Result<Self> {
-        Self::from_variables(|name| std::env::var(name).ok())
+        // What is not Unicode is a value too, and none of the legal ones.
+        Self::from_variables(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
     fn from_variables(variable: impl Fn(&'static str) -> Option<String>) -> Result<Self> {

@@ -40,6 +40,9 @@ fn parse_card(text: &str) -> Result<Card, String> {
     let [capability, multiprocessors, shared_bytes_optin] = numbers[..] else {
         return Err(form());
     };
+    if !(10..1000).contains(&capability) || multiprocessors == 0 {
+        return Err(format!("expected a capability times ten from 10 to 999 and multiprocessors, got {text:?}"));
+    }
     Ok(Card { capability, multiprocessors, shared_bytes_optin })
 }
 
@@ -53,6 +56,9 @@ mod tests {
         assert_eq!(parse_card("89/128/101376"), Ok(card));
         for bad in ["", "89", "89/128", "89/128/x", "89/128/1/2", "-1/2/3"] {
             assert!(parse_card(bad).unwrap_err().contains("101376"), "{bad}");
+        }
+        for bad in ["0/0/0", "75/0/0", "4294967295/1/1"] {
+            assert!(parse_card(bad).unwrap_err().contains("capability"), "{bad}");
         }
     }
 }

@@ -23,6 +23,7 @@ pub fn run(arguments: &CheckArguments) -> anyhow::Result<Verdict> {
     let started = Instant::now();
     let count = arguments.files.len();
     ensure!(arguments.out.is_none() || count == 1, "--out takes the results of one file, {count} were given");
+    require_another_file(arguments)?;
     let files = arguments.files.iter().map(|file| tensors::read(file)).collect::<Result<Vec<_>, _>>()?;
     let machine = Machine::open();
     let offers = paths::choose(&machine.offers(), &arguments.output.on)?;
@@ -88,9 +89,22 @@ fn check(
     let outputs = runner.run(inputs, inputs.tokens, &paths, &standard, &mut case, &mut report.skipped)?;
     if let Some(to) = &arguments.out {
         let first = outputs.first().context("no path could run, so that nothing was written")?;
-        tensors::write(to, inputs, &first.out, &first.state)?;
+        tensors::write(to, inputs, &first.out, &first.state).context("--out")?;
     }
     Ok(case)
+}
+
+/// That `--out` does not name a file that is read: its tensors would be gone.
+fn require_another_file(arguments: &CheckArguments) -> anyhow::Result<()> {
+    let Some(Ok(out)) = arguments.out.as_ref().map(|out| out.canonicalize()) else { return Ok(()) };
+    for file in &arguments.files {
+        ensure!(
+            !file.canonicalize().is_ok_and(|file| file == out),
+            "--out {}: it is one of the files that are checked; name another one",
+            out.display()
+        );
+    }
+    Ok(())
 }
 
 /// Why a path is left out.

@@ -72,7 +72,14 @@ fn decision(card: &str, tokens: usize, planned: host::Result<Launch>) -> Decisio
 
 fn text(decisions: &[Decision]) -> String {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["card", "T", "kernel", "launches", "scratch", "reason"]);
+    table.load_style(presets::NOTHING).set_header([
+        "card",
+        "T",
+        "kernel",
+        "launches",
+        "scratch",
+        "why, or why not the first choice",
+    ]);
     for decision in decisions {
         table.add_row([
             decision.card.clone(),

@@ -20,7 +20,7 @@ pub const LEAST_SAMPLES: usize = 30;
 /// # Errors
 /// If the system refuses.
 pub fn write(folder: &Path, report: &Report) -> anyhow::Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("--record: making {}", folder.display()))?;
     put(folder, "raw.csv", &csv(&report.rows))?;
     put(folder, "summary.json", &(serde_json::to_string_pretty(report)? + "\n"))?;
     put(folder, "summary.md", &markdown(report))?;
