@@ -26,8 +26,9 @@ pub enum Kernel {
     /// Two kernels in turn over segments of the prompt, `chunk_prep` and `chunk_scan`: sm_80 and newer, 16-byte aligned rows,
     /// at most four value heads per key head, scratch.
     Chunked,
-    /// The same on tensor cores, `chunk_prep_tensor` and `chunk_scan_tensor`, with `chunk_fallback` for value heads out of
-    /// their range; more scratch.
+    /// Only where it is asked for by name. The same on tensor cores, `chunk_prep_tensor` and `chunk_scan_tensor`, with `chunk_fallback` for value heads out of
+    /// their range; more scratch. Values and state of 16 columns share one power of two, so that beside a state 2^20 times as
+    /// large values are lost for the rest of the chunk, also where that state is forgotten in it; bits depend on neighbours.
     ChunkedTensor,
 }
 
