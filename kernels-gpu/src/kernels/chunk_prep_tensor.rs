@@ -176,6 +176,7 @@ unsafe fn store<const VALUES: usize>(part: &Part<'_>, value: usize, is_p: bool) 
     // SAFETY: products and sums are complete.
     let mut fits = unsafe { fits(part, value) } && row_scale > 0.0;
     let matrix = if is_p { 2 * TOKEN_MATRIX } else { 0 };
+    let mut sum = 0.0;
     for piece in 0..TOKEN_QUADS / 2 {
         let mut values = [0.0; 8];
         for quad in 0..2 {
@@ -184,16 +185,24 @@ unsafe fn store<const VALUES: usize>(part: &Part<'_>, value: usize, is_p: bool) 
             for i in 0..4 {
                 let entry = x[2 * piece + quad][i] * beta[i] * row;
                 fits = fits && entry.abs() <= LARGEST_ENTRY;
+                sum += entry.abs();
                 values[4 * quad + i] = entry;
             }
         }
         let (high, low) = split_piece(&values);
-        let index = matrix + token_piece(token, piece);
-        // SAFETY: bounds: token < 32, piece < 4. Owner: this lane alone has the matrix's row.
-        unsafe {
-            out.put_quad(index, high);
-            out.put_quad(index + TOKEN_MATRIX, low);
+        let index = matrix + token_piece(if piece < 2 { token } else { token.max(CHUNK / 2) }, piece);
+        // The first half of the tokens has nothing of the second one.
+        if piece < 2 || token >= CHUNK / 2 {
+            // SAFETY: bounds: token < 32, piece < 4. Owner: this lane alone has the matrix's row.
+            unsafe {
+                out.put_quad(index, high);
+                out.put_quad(index + TOKEN_MATRIX, low);
+            }
         }
+    }
+    for bit in 0..5 {
+        // SAFETY: all lanes are here.
+        sum += unsafe { warp_shuffle_xor(sum, 1 << bit) };
     }
     // SAFETY: bounds: a token a lane. Owner: this lane alone has (value head, token), the last one the total decay, the
     // first one the mark of its warp's matrix. All lanes are here.
@@ -206,7 +215,7 @@ unsafe fn store<const VALUES: usize>(part: &Part<'_>, value: usize, is_p: bool) 
             out.put(factors, decay * row_scale);
             if token == CHUNK - 1 {
                 // The whole quad, since the scan copies quads.
-                out.put_quad(TOTAL_DECAY, [decay, 0.0, 0.0, 0.0]);
+                out.put_quad(TOTAL_DECAY, [decay, sum * (1.0 / T_SCALE), 0.0, 0.0]);
             }
         }
         let marked = warp_max(u32::from(!fits));

@@ -4,55 +4,64 @@
 //! # Math
 //! [`super::chunk_tensor`], for every chunk in order, transposed: the rows of every product are value columns.
 //! ```text
-//!   project   y^T = v^T - (s^T k'^T) h        s^T q'^T              16 x 32 a warp, sums over 128 rows
+//!   project   y^T = v^T - (s^T k'^T) h        s^T q'^T              16 x 32 a warp, sums over 64 of the 128 rows
 //!   solve     d'^T = y^T T^T                  o^T = .. + y^T P^T    16 x 32, sums over 32 tokens
-//!   update    s^T <- e^(G_last) s^T + d'^T k'                       16 x 128, sums over 32 tokens
+//!   update    s^T <- e^(G_last) s^T + d'^T k'                       16 x 64 a warp, sums over 32 tokens
 //! ```
-//! # Threads: one block per (half of the columns, value head); 4 warps, 16 columns each
-//! What a product leaves in a lane's registers is what the next one takes from them: s, y and d' never leave the warp.
-//! Warps meet twice a chunk, when the copies of the next one's tiles have arrived and when all have left this one's.
+//! # Threads: one block per (half of the columns, value head); 8 warps = 4 times 16 columns x 2 halves of the rows
+//! What a product leaves in a lane's registers is what the next one takes from them: s, y and d' never leave the warp. Only
+//! the two halves' sums over rows are exchanged: at keys, whole, since both need y; at queries by octets of tokens, of which
+//! each half writes two. Two warps a scheduler, each of whose products wait for the ones before, fill each other's waits.
 //! ```text
 //!   lane = 4 column + pair      s[n][..] columns `column` and `column + 8` of rows 8 n + 2 pair and the next
 //! ```
-//! # Memory
-//! The next chunk's tiles arrive while this one is computed.
-//!
+//! # Barriers and memory
+//! Two barriers a chunk, the tiles' copies in between, each while the others compute:
+//! ```text
+//!   A  sums at keys, queries, T, P of this chunk are complete;   the next chunk's keys and v start
+//!      y, queries, d', outputs' sums
+//!   B  the next chunk's keys and v are complete;                 the next chunk's queries, T, P start
+//!      outputs, state, its sums at the next chunk's keys
+//! ```
 //! # Range
-//! v and s of a warp's 16 columns are kept times one power of two, 2^exponent, so that the largest of them is far from both
-//! ends of a 16-bit float's range. How large the columns of s may have become is bounded from chunk to chunk; where the bound
-//! grows too far, or every `MEASURE_EVERY` chunks, s is measured, and where it or v has left the range, scaled anew.
+//! Each column of s and of y is kept times a power of two of its own, exact, which brings its largest element near the upper
+//! end of a 16-bit float's range: y's from its elements, s's from its largest element before the chunk and what the chunk
+//! can add at most.
 //!
 //! # Rounding
 //! Tensor cores round toward zero, so the small products are added up apart from the large ones, and the state itself is
 //! not accumulated there: each chunk's part starts from zero.
 mod factors;
+mod inputs;
 mod products;
-mod range;
+mod scales;
 
 use super::chunk::{Args, CHUNK, chunk_kernel};
 use super::chunk_tensor::{
-    FACTORS, HEAD_FLOATS, KEY_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, T_SCALE, TOKEN_MATRIX, TOTAL_DECAY,
+    FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, T_SCALE_EXPONENT, TOTAL_DECAY,
 };
 use crate::shape::{HEAD_DIM, key_head};
-use cuda_std::async_copy::{commit, copy_16, wait};
+use cuda_std::async_copy::wait;
 use cuda_std::float::{fma, power_of_two};
+use cuda_std::memory::Quad;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
-use cuda_std::warp::warp_max;
-use cuda_std::{Global, GlobalMut, Tile};
-use factors::{Halves, ROW_OCTETS, ROW_STEPS, State, TOKEN_OCTETS, TOKEN_STEPS, for_each, split};
-use products::{Rows, project, solve, update};
-use range::{
-    INFINITE, LARGEST_BOUND, LARGEST_V, LEAST_BOUND, MEASURE_EVERY, Range, exponent_of, largest_finite_v, largest_v,
-    v_bound, v_offset,
-};
+use cuda_std::{GlobalMut, Tile};
+use factors::{Columns, Halves, ROW_OCTETS, State, Sums, TOKEN_OCTETS, column_of, totals};
+use inputs::Inputs;
+use products::{Rows, own_outputs, project, solve, update};
+use scales::{Scale, largest_of, scale_state, scale_tokens};
 
 /// Threads of a block.
-pub const THREADS: usize = 128;
+pub const THREADS: usize = 256;
 /// Columns of a value head that a block carries.
 pub const COLUMNS_PER_BLOCK: usize = 64;
-/// Columns that a warp carries.
-const COLUMNS_PER_WARP: usize = COLUMNS_PER_BLOCK / (THREADS / 32);
+/// Columns that a warp carries, and rows.
+const COLUMNS_PER_WARP: usize = 16;
+const ROWS_PER_WARP: usize = HEAD_DIM / 2;
+const WARPS: usize = THREADS / 32;
+/// Groups of columns of a block: a warp's partner, which has the other rows, is so many warps away.
+const BANDS: usize = COLUMNS_PER_BLOCK / COLUMNS_PER_WARP;
 
 /// Blocks of a launch: parts of the columns, value heads.
 #[must_use]
@@ -63,19 +72,31 @@ pub const fn grid(num_value_heads: u32) -> [u32; 2] {
 /// From a token of v to the next in shared memory: what a warp reads together lies in different banks.
 const V_STRIDE: usize = COLUMNS_PER_BLOCK + 4;
 
-/// What a chunk brings.                                  written by          read by
+/// High and low parts of a chunk's keys, or of its queries.
+type KeyTile = Tile<{ 2 * KEY_MATRIX }>;
+type VTile = Tile<{ CHUNK * V_STRIDE }>;
+
+/// Shared memory of a block.                               written by          read by
 #[repr(C, align(16))]
-struct Stage {
-    /// `key_piece`: keys, queries, as in the scratch       copies of all       project, update
-    keys: Tile<KEY_FLOATS>,
-    /// `token_piece`: T, P; factors, as in the scratch     copies of all       all phases
+struct Shared {
+    /// [chunk % 2] `key_piece`                               copies of all       project, update
+    keys: [KeyTile; 2],
+    /// `key_piece`                                           copies of all       project
+    queries: KeyTile,
+    /// `token_piece`: T, P; factors, as in the scratch       copies of all       solve, factors
     head: Tile<HEAD_FLOATS>,
-    /// [token][column]                                     copies of all       project
-    v: Tile<{ CHUNK * V_STRIDE }>,
+    /// [chunk % 2][token][column]                            copies of all       y
+    v: [VTile; 2],
+    /// [warp][octet of tokens][lane]: sums at keys           each warp           its partner
+    at_keys: [Tile<{ TOKEN_OCTETS * 32 * 4 }>; WARPS],
+    /// [warp][partner's octet of tokens][lane]: at queries   each warp           its partner
+    at_queries: [Tile<{ 2 * 32 * 4 }>; WARPS],
+    /// [warp][lane / 4][2]: largest elements of columns      each warp           its partner
+    largest: [Tile<COLUMNS_PER_WARP>; WARPS],
 }
 
-/// Shared memory of a block.
-pub const SHARED_BYTES: usize = 2 * size_of::<Stage>();
+/// Bytes of it.
+pub const SHARED_BYTES: usize = size_of::<Shared>();
 const _: () = assert!(SHARED_BYTES <= 99 * 1024, "more than the smallest cards of sm_86 have");
 
 chunk_kernel! {
@@ -83,64 +104,144 @@ chunk_kernel! {
     entry gdn_chunk_scan_tensor = run, threads THREADS, shared SHARED_BYTES;
 }
 
-/// What a block reads, from the next chunk to be copied on.
-struct Inputs {
-    /// Where in the scratch, which is short enough, the key head's and the value head's parts are.
-    keys: u32,
-    head: u32,
-    /// Four columns of the thread's first token.
-    v: Global<f32>,
+/// The thread's part of the problem.
+struct Part<'a> {
+    args: &'a Args,
+    lane: usize,
+    warp: usize,
+    partner: usize,
+    half: usize,
+    shared: *mut Shared,
 }
 
-impl Inputs {
-    /// Starts the copies of a chunk, with so many tokens in it and after it, and moves on to the next.
+impl Part<'_> {
+    /// The lane's element `i` of an octet of rows of the state, in its memory.
+    #[inline(always)]
+    fn state_index(&self, first_column: usize, octet: usize, i: usize) -> usize {
+        let row = self.half * ROWS_PER_WARP + 8 * octet + 2 * (self.lane % 4) + i % 2;
+        row * self.args.state_row_stride + first_column + self.lane / 4 + 8 * column_of(i)
+    }
+
+    #[inline(always)]
+    fn keys(&self, chunk: u32) -> *mut KeyTile {
+        // SAFETY: a field, of two.
+        unsafe { (&raw mut (*self.shared).keys).cast::<KeyTile>().wrapping_add(chunk as usize % 2) }
+    }
+
+    #[inline(always)]
+    fn v(&self, chunk: u32) -> *mut VTile {
+        // SAFETY: a field, of two.
+        unsafe { (&raw mut (*self.shared).v).cast::<VTile>().wrapping_add(chunk as usize % 2) }
+    }
+
+    #[inline(always)]
+    fn head(&self) -> *mut Tile<HEAD_FLOATS> {
+        // SAFETY: a field.
+        unsafe { &raw mut (*self.shared).head }
+    }
+
+    /// Leaves the partner the largest elements of the warp's columns.
     ///
     /// # Safety
-    /// Nobody reads the stage before a wait and a barrier; its last reads lie before a barrier that has passed.
+    /// A barrier follows before the partner reads, one has passed since it did.
     #[inline(always)]
-    unsafe fn stage(&mut self, args: &Args, thread: usize, tokens: u32, stage: *mut Stage) {
-        // SAFETY: fields.
-        let (keys, head, v) = unsafe { (&raw mut (*stage).keys, &raw mut (*stage).head, &raw mut (*stage).v) };
-        let scratch = Global::new(args.scratch.as_ptr().cast_const());
-        let (key_source, head_source) = (scratch.offset(self.keys as usize), scratch.offset(self.head as usize));
-        for turn in 0..KEY_FLOATS / 4 / THREADS {
-            let index = 4 * (thread + turn * THREADS);
-            // SAFETY: bounds: the key head's part of a chunk that exists. Owner: one quad a thread. Barrier: by the caller.
-            unsafe { copy_16(keys, index, key_source, index) };
-        }
-        for turn in 0..(HEAD_FLOATS / 4).div_ceil(THREADS) {
-            let quad = thread + turn * THREADS;
-            if quad < HEAD_FLOATS / 4 {
-                // SAFETY: as above, of the value head.
-                unsafe { copy_16(head, 4 * quad, head_source, 4 * quad) };
-            }
-        }
-        let (first, column) = (thread / 16, 4 * (thread % 16));
-        let mut row = self.v;
-        for turn in 0..CHUNK / (THREADS / 16) {
-            let token = first + turn * (THREADS / 16);
-            let index = token * V_STRIDE + column;
-            // SAFETY: bounds: the token exists, columns are the head's. Owner: one quad a thread. Barrier: by the caller.
+    unsafe fn give_largest(&self, largest: Columns<f32>) {
+        if self.lane % 4 == 0 {
+            // SAFETY: bounds: of eight warps. Owner: this lane alone has the columns. Barrier: by the caller.
             unsafe {
-                if token < tokens as usize {
-                    copy_16(v, index, row, 0);
-                } else {
-                    Tile::put_quad(v, index, [0.0; 4]);
-                }
+                let tile = &raw mut (*self.shared).largest[self.warp];
+                Tile::put(tile, self.lane / 4 * 2, largest[0]);
+                Tile::put(tile, self.lane / 4 * 2 + 1, largest[1]);
             }
-            row = row.offset(THREADS / 16 * args.v_token_stride);
         }
-        self.keys += Scratch::of(args).keys_stride() as u32;
-        self.head += Scratch::of(args).head_stride() as u32;
-        self.v = self.v.offset(CHUNK * args.v_token_stride);
     }
-}
 
-/// The index of a lane's element of the state in its memory.
-#[inline(always)]
-fn state_index(args: &Args, first_column: usize, lane: usize, octet: usize, i: usize) -> usize {
-    let (row, column) = (8 * octet + 2 * (lane % 4) + i % 2, first_column + lane / 4 + 8 * (i / 2));
-    row * args.state_row_stride + column
+    /// The largest elements of the whole columns.
+    ///
+    /// # Safety
+    /// A barrier has passed since the partner gave its part.
+    #[inline(always)]
+    unsafe fn whole_largest(&self, own: Columns<f32>) -> Columns<f32> {
+        // SAFETY: bounds: of eight warps. Barrier: by the caller.
+        unsafe {
+            let tile = &raw mut (*self.shared).largest[self.partner];
+            [0, 1].map(|column| own[column].max(Tile::at(tile, self.lane / 4 * 2 + column)))
+        }
+    }
+
+    /// Leaves the partner the sums at keys over the warp's rows.
+    ///
+    /// # Safety
+    /// As [`Part::give_largest`].
+    #[inline(always)]
+    unsafe fn give_at_keys(&self, sums: &[Sums; TOKEN_OCTETS]) {
+        for octet in 0..TOKEN_OCTETS {
+            // SAFETY: as there; a quad a lane and octet.
+            unsafe {
+                let tile = &raw mut (*self.shared).at_keys[self.warp];
+                Tile::put_quad(tile, 4 * (32 * octet + self.lane), sums[octet]);
+            }
+        }
+    }
+
+    /// y: v less what the state gives at keys.
+    ///
+    /// # Safety
+    /// v and the value head's part are complete, and the partner's sums.
+    #[inline(always)]
+    unsafe fn y(&self, chunk: u32, own: &[Sums; TOKEN_OCTETS], inverse: Columns<f32>) -> [Sums; TOKEN_OCTETS] {
+        let (column, pair) = (self.lane / 4, self.lane % 4);
+        let first = 2 * pair * V_STRIDE + self.warp % BANDS * COLUMNS_PER_WARP + column;
+        let v = self.v(chunk);
+        let mut y = [[0.0; 4]; TOKEN_OCTETS];
+        for octet in 0..TOKEN_OCTETS {
+            // SAFETY: bounds: four octets of four pairs, of eight warps. Barrier: by the caller.
+            let (factors, other): (Quad, Quad) = unsafe {
+                let other = &raw mut (*self.shared).at_keys[self.partner];
+                (
+                    Tile::quad(self.head(), FACTORS + 4 * (4 * octet + pair)),
+                    Tile::quad(other, 4 * (32 * octet + self.lane)),
+                )
+            };
+            for i in 0..4 {
+                let at_key = (own[octet][i] + other[i]) * inverse[column_of(i)];
+                // SAFETY: bounds: token < 32, columns below 64. Barrier: by the caller.
+                let v = unsafe { Tile::at(v, first + (8 * octet + i % 2) * V_STRIDE + 8 * column_of(i)) };
+                y[octet][i] = fma(-factors[i % 2], at_key, v);
+            }
+        }
+        y
+    }
+
+    /// Leaves the partner the sums at those queries whose output it writes.
+    ///
+    /// # Safety
+    /// As [`Part::give_largest`].
+    #[inline(always)]
+    unsafe fn give_at_queries(&self, sums: [Sums; 2]) {
+        for index in 0..2 {
+            // SAFETY: as there; a quad a lane and octet.
+            unsafe {
+                let tile = &raw mut (*self.shared).at_queries[self.warp];
+                Tile::put_quad(tile, 4 * (32 * index + self.lane), sums[index]);
+            }
+        }
+    }
+
+    /// f and c of the tokens of the warp's own octet `index` that the lane has.
+    ///
+    /// # Safety
+    /// The value head's part is complete.
+    #[inline(always)]
+    unsafe fn out_factors(&self, index: usize) -> Quad {
+        let (octet, pair) = (Rows::octet(self.half, index), self.lane % 4);
+        // SAFETY: bounds: four octets of four pairs. Barrier: by the caller.
+        unsafe {
+            let factors = Tile::quad(self.head(), FACTORS + 4 * (4 * octet + pair));
+            let at = OUT_FACTORS + 8 * octet + 2 * pair;
+            [factors[2], factors[3], Tile::at(self.head(), at), Tile::at(self.head(), at + 1)]
+        }
+    }
 }
 
 /// The kernel.
@@ -153,33 +254,23 @@ fn state_index(args: &Args, first_column: usize, lane: usize, octet: usize, i: u
 pub unsafe fn run(args: Args) {
     let thread = thread_idx_below::<THREADS>();
     let (warp, lane) = (thread / 32, thread % 32);
-    let (column, pair) = (lane / 4, lane % 4);
+    let half = warp / BANDS;
     let value_head = block_idx_y();
     let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
     let value_head = value_head as usize;
     let block_column = block_idx_x() as usize * COLUMNS_PER_BLOCK;
-    let first_column = block_column + warp * COLUMNS_PER_WARP;
-    let scratch = Scratch::of(&args);
+    let first_column = block_column + warp % BANDS * COLUMNS_PER_WARP;
     // SAFETY: all lanes are here, and all warps come to the same end.
-    if unsafe { scratch.is_marked(value_head, lane) } {
+    if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
         return;
     }
-
-    let stages = dynamic_shared_mem::<[Stage; 2]>().cast::<Stage>();
-    let mut inputs = Inputs {
-        keys: scratch.keys_index(0, key_head) as u32,
-        head: scratch.head_index(0, value_head) as u32,
-        v: args.v.offset(
-            value_head * args.v_head_stride + thread / 16 * args.v_token_stride + block_column + 4 * (thread % 16),
-        ),
-    };
-    for stage in 0..2 {
-        let tokens = args.tokens.saturating_sub((stage * CHUNK) as u32);
-        if tokens > 0 {
-            // SAFETY: nothing has been read yet.
-            unsafe { inputs.stage(&args, thread, tokens, stages.wrapping_add(stage)) };
-        }
-        commit();
+    let shared = dynamic_shared_mem::<Shared>();
+    let part = Part { args: &args, lane, warp, partner: (warp + BANDS) % WARPS, half, shared };
+    let mut inputs = Inputs::of(&args, thread, shared, key_head, value_head, block_column);
+    // SAFETY: nothing has been read yet.
+    unsafe {
+        inputs.stage_keys();
+        inputs.stage_queries(args.tokens > 0);
     }
 
     let mut s: State = [[0.0; 4]; ROW_OCTETS];
@@ -188,126 +279,109 @@ pub unsafe fn run(args: Args) {
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone, to the end.
-                s[octet][i] = unsafe { state.at(state_index(&args, first_column, lane, octet, i)) };
+                s[octet][i] = unsafe { state.at(part.state_index(first_column, octet, i)) };
             }
         }
     }
-    let rows = Rows::of(lane);
-    let mut range = Range { exponent: 0, bound: 0.0 };
-    // SAFETY: all lanes are here.
-    unsafe { range.rescale(&mut s, 0, true) };
-    let mut halves = Halves::of(&s);
-    let mut out: GlobalMut<f32> =
-        args.out.offset(value_head * args.out_head_stride + 2 * pair * args.out_token_stride + first_column + column);
-
-    let v_index = 2 * pair * V_STRIDE + warp * COLUMNS_PER_WARP + column;
-    let (mut chunk, mut tokens) = (0u32, args.tokens);
-    let (mut state_at_k, mut largest) = ([[0.0; 4]; TOKEN_OCTETS], 0.0);
+    // SAFETY: all lanes are here; the barrier follows.
+    let own_largest = unsafe { largest_of(&s) };
+    // SAFETY: nobody has read anything yet.
+    unsafe { part.give_largest(own_largest) };
     wait::<1>();
-    // SAFETY: all threads are here. The first chunk's tiles are complete.
+    // SAFETY: all threads are here. The first chunk's keys and v, and the largest elements, are complete.
     unsafe { sync_threads() };
-    if tokens > 0 {
-        // SAFETY: complete by the barrier; all lanes are here. Fields.
+    // SAFETY: complete by the barrier.
+    let mut scales = unsafe { part.whole_largest(own_largest) }.map(Scale::of);
+    scale_state(&mut s, scales.map(|scale| scale.factor()));
+    let mut halves = Halves::of(&s);
+    let rows = Rows::of(lane, half);
+    let mut own_largest = scales.map(|scale| scale.largest);
+    let mut at_keys = [[0.0; 4]; TOKEN_OCTETS];
+    if args.tokens > 0 {
+        // SAFETY: complete by the barrier; all lanes are here.
+        at_keys = totals(&unsafe { project(part.keys(0), rows.keys, &rows, &halves) });
+        // SAFETY: all threads are here. All have read the largest elements.
+        unsafe { sync_threads() };
+        // SAFETY: the barrier that follows is the first one of the chunk.
         unsafe {
-            state_at_k = project(&raw mut (*stages).keys, &rows, 0, &halves);
-            largest = largest_v(&raw mut (*stages).v, v_index);
+            part.give_at_keys(&at_keys);
+            part.give_largest(own_largest);
         }
     }
+    let mut out: GlobalMut<f32> =
+        args.out.offset(value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + first_column + lane / 4);
+    let (mut chunk, mut tokens) = (0u32, args.tokens);
     while tokens > 0 {
-        let (stage, next_stage) =
-            (stages.wrapping_add(chunk as usize % 2), stages.wrapping_add((chunk as usize + 1) % 2));
-        // SAFETY: fields.
-        let (keys, head, v_tile) = unsafe { (&raw mut (*stage).keys, &raw mut (*stage).head, &raw mut (*stage).v) };
-        // The state fits as it was left; what it gives at keys does not depend on what v asks for.
-        // SAFETY: all lanes are here.
-        let mut largest_bits = unsafe { warp_max(largest.to_bits()) };
-        if largest_bits >= INFINITE {
-            // SAFETY: the condition is the warp's, so that all lanes are here.
-            largest_bits = unsafe { largest_finite_v(v_tile, v_index) };
-        }
-        let v_exponent = exponent_of(largest_bits) + range.exponent;
-        let bound = range.bound + v_bound(v_exponent);
-        let is_out = v_exponent > LARGEST_V || !(LEAST_BOUND..=LARGEST_BOUND).contains(&bound);
-        if chunk % MEASURE_EVERY == 0 || is_out {
-            // SAFETY: the condition is the warp's, so that all lanes are here.
-            let factors = unsafe { range.rescale(&mut s, largest_bits, chunk == 0) };
-            for_each!(OCTET in [0 1 2 3] {
-                for i in 0..4 {
-                    state_at_k[OCTET][i] = state_at_k[OCTET][i] * factors[0] * factors[1];
-                }
-            });
-            halves = Halves::of(&s);
-        }
-        // SAFETY: bounds: in the tile. Barrier: the one before `update`, or the first.
-        let total_decay = unsafe { Tile::at(head, TOTAL_DECAY) };
-        range.bound = fma(range.bound, total_decay, v_bound(exponent_of(largest_bits) + range.exponent));
-        if chunk > 0 && tokens > CHUNK as u32 {
-            // SAFETY: the other stage's last reads lie before the last barrier, the next after the next one.
-            unsafe { inputs.stage(&args, thread, tokens - CHUNK as u32, next_stage) };
-        }
-        commit();
-        let scale = power_of_two(range.exponent);
-
-        let mut y = [[0.0; 4]; TOKEN_OCTETS];
-        for octet in 0..TOKEN_OCTETS {
-            // SAFETY: bounds: four octets of four pairs. Barrier: the one before `update`, or the first.
-            let factors = unsafe { Tile::quad(head, FACTORS + 4 * (4 * octet + pair)) };
-            for i in 0..4 {
-                // SAFETY: bounds: token < 32, columns below 64. Barrier: as for the factors.
-                let v = unsafe { Tile::at(v_tile, v_index + v_offset(octet, i)) };
-                y[octet][i] = fma(-factors[i % 2], state_at_k[octet][i], v * scale);
-            }
-        }
-        let ((y_high_0, y_low_0), (y_high_1, y_low_1)) = (split([y[0], y[1]]), split([y[2], y[3]]));
-        let (y_high, y_low) = ([y_high_0, y_high_1], [y_low_0, y_low_1]);
-        // SAFETY: complete by the barrier; all lanes are here.
-        let state_at_q = unsafe { project(keys, &rows, 2 * KEY_MATRIX, &halves) };
-        // SAFETY: as above.
-        let mut d = unsafe { solve(head, &rows, 0, &y_high, &y_low, [[0.0; 4]; TOKEN_OCTETS]) };
-        for value in d.as_flattened_mut() {
-            *value *= 1.0 / T_SCALE;
-        }
-        let ((d_high_0, d_low_0), (d_high_1, d_low_1)) = (split([d[0], d[1]]), split([d[2], d[3]]));
-        let mut o = [[0.0; 4]; TOKEN_OCTETS];
-        for octet in 0..TOKEN_OCTETS {
-            // SAFETY: as for y.
-            let factors = unsafe { Tile::quad(head, FACTORS + 4 * (4 * octet + pair)) };
-            for i in 0..4 {
-                o[octet][i] = factors[2 + i % 2] * state_at_q[octet][i];
-            }
-        }
-        // SAFETY: complete by the barrier; all lanes are here.
-        let o = unsafe { solve(head, &rows, 2 * TOKEN_MATRIX, &y_high, &y_low, o) };
-        let inverse = power_of_two(-range.exponent);
-        for octet in 0..TOKEN_OCTETS {
-            for next in 0..2 {
-                let token = 8 * octet + next;
-                // SAFETY: bounds: token + 2 pair < 32. Barrier: the one before `update`, or the first.
-                let factor = unsafe { Tile::at(head, OUT_FACTORS + 2 * pair + token) };
-                let exists = token + 2 * pair < tokens as usize;
-                for half in 0..2 {
-                    let value = o[octet][next + 2 * half] * factor * inverse;
-                    // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
-                    unsafe { out.put_if(exists, token * args.out_token_stride + 8 * half, value) };
-                }
-            }
-        }
-        // Again: a register less in between.
-        // SAFETY: as above.
-        let total_decay = unsafe { Tile::at(head, TOTAL_DECAY) };
         wait::<0>();
-        // SAFETY: all threads run all chunks. The next chunk's tiles are complete.
+        // SAFETY: all threads run all chunks. A: sums at keys, queries and the value head's part are complete.
         unsafe { sync_threads() };
-        // SAFETY: complete by the barriers; all lanes are here. Fields. After the last chunk there is no next one, and what
-        // it gives is not used.
-        unsafe {
-            let (d_high, d_low) = ([d_high_0, d_high_1], [d_low_0, d_low_1]);
-            let next_keys = &raw mut (*next_stage).keys;
-            state_at_k = update(keys, next_keys, &rows, total_decay, &d_high, &d_low, &mut s, &mut halves);
-            largest = largest_v(&raw mut (*next_stage).v, v_index);
+        // SAFETY: the last reads of the tiles lie before the last barrier B.
+        unsafe { inputs.stage_keys() };
+
+        // SAFETY: complete by barrier A; all lanes are here.
+        let (y_halves, y_inverse, s_inverse, decay, gain) = unsafe {
+            let largest = part.whole_largest(own_largest);
+            (scales[0].largest, scales[1].largest) = (largest[0], largest[1]);
+            let s_inverse = scales.map(|scale| scale.inverse());
+            let mut y = part.y(chunk, &at_keys, s_inverse);
+            let [total_decay, t_sum] = [0, 1].map(|i| Tile::at(part.head(), TOTAL_DECAY + i));
+            let largest_y = largest_of(&y);
+            let [mut first, mut second] = scales;
+            let changes = [
+                first.advance(largest_y[0], total_decay, t_sum, T_SCALE_EXPONENT),
+                second.advance(largest_y[1], total_decay, t_sum, T_SCALE_EXPONENT),
+            ];
+            scales = [first, second];
+            scale_tokens(&mut y, changes.map(|change| power_of_two(change.y_exponent)));
+            let y_inverse = changes.map(|change| power_of_two(-change.y_exponent));
+            let (decay, gain) = (changes.map(|change| change.decay), changes.map(|change| change.gain));
+            (Halves::of_tokens(&y), y_inverse, s_inverse, decay, gain)
+        };
+        // SAFETY: as above. Fields.
+        let (d_halves, at_queries, own, factors) = unsafe {
+            let sums = project(&raw mut (*shared).queries, rows.queries, &rows, &halves);
+            let mut d = totals(&solve(part.head(), &rows, &y_halves));
+            scale_tokens(&mut d, gain);
+            let own = totals(&own_outputs(part.head(), &rows, &y_halves));
+            let at_queries = totals(&sums);
+            part.give_at_queries([at_queries[2], at_queries[3]]);
+            let factors = [0, 1].map(|index| part.out_factors(index));
+            (Halves::of_tokens(&d), [at_queries[0], at_queries[1]], own, factors)
+        };
+        wait::<0>();
+        // SAFETY: all threads run all chunks. B: sums at queries, the next chunk's keys and v are complete.
+        unsafe { sync_threads() };
+        // SAFETY: the last reads of the tiles lie before this barrier.
+        unsafe { inputs.stage_queries(tokens > CHUNK as u32) };
+
+        for index in 0..2 {
+            // SAFETY: bounds: of eight warps, a quad a lane and octet. Barrier: B.
+            let other: Quad = unsafe {
+                Tile::quad(&raw mut (*shared).at_queries[part.partner], 4 * (32 * index + lane))
+            };
+            let octet = Rows::octet(half, index);
+            for i in 0..4 {
+                let (column, next) = (column_of(i), i % 2);
+                let at_query = (at_queries[index][i] + other[i]) * s_inverse[column];
+                let value = fma(factors[index][next], at_query, own[index][i] * y_inverse[column]);
+                let token = 8 * octet + next;
+                let exists = token + 2 * (lane % 4) < tokens as usize;
+                // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
+                unsafe {
+                    out.put_if(exists, token * args.out_token_stride + 8 * column, value * factors[index][2 + next]);
+                }
+            }
         }
-        // SAFETY: all threads run all chunks. All have left this chunk's stage.
-        unsafe { sync_threads() };
+        // SAFETY: complete by the barriers; all lanes are here. After the last chunk there are no next keys, and what they
+        // give is not used.
+        unsafe {
+            let (keys, next_keys) = (part.keys(chunk), part.keys(chunk + 1));
+            at_keys = totals(&update(keys, next_keys, &rows, decay, &d_halves, &mut s, &mut halves));
+            own_largest = largest_of(&s);
+            // The partner has read the last ones before barrier B.
+            part.give_at_keys(&at_keys);
+            part.give_largest(own_largest);
+        }
         out = out.offset(CHUNK * args.out_token_stride);
         tokens = tokens.saturating_sub(CHUNK as u32);
         chunk += 1;
@@ -316,14 +390,12 @@ pub unsafe fn run(args: Args) {
 
     if !args.final_state.as_ptr().is_null() {
         let state = args.final_state.offset(value_head * args.state_head_stride);
-        let inverse = power_of_two(-range.exponent);
+        scale_state(&mut s, scales.map(|scale| scale.inverse()));
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone has them.
-                unsafe { state.put(state_index(&args, first_column, lane, octet, i), s[octet][i] * inverse) };
+                unsafe { state.put(part.state_index(first_column, octet, i), s[octet][i]) };
             }
         }
     }
 }
-
-const _: () = assert!(COLUMNS_PER_WARP == 16 && ROW_STEPS == 8 && TOKEN_OCTETS == 4 && TOKEN_STEPS == 2);

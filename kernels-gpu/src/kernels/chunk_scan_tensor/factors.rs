@@ -1,13 +1,13 @@
 //! What a lane has of the state and of sums, and the halves that tensor cores multiply.
+use super::ROWS_PER_WARP;
 use crate::kernels::chunk::CHUNK;
-use crate::shape::HEAD_DIM;
-use cuda_std::float::split_f16x2;
+use cuda_std::float::{SECOND_PART_SCALE, fma, split_f16x2};
 
-/// Groups of eight rows of a state, of eight tokens of a chunk.
-pub const ROW_OCTETS: usize = HEAD_DIM / 8;
+/// Groups of eight rows of a warp's part of the state, of eight tokens of a chunk.
+pub const ROW_OCTETS: usize = ROWS_PER_WARP / 8;
 pub const TOKEN_OCTETS: usize = CHUNK / 8;
 /// Steps of sixteen.
-pub const ROW_STEPS: usize = HEAD_DIM / 16;
+pub const ROW_STEPS: usize = ROWS_PER_WARP / 16;
 pub const TOKEN_STEPS: usize = CHUNK / 16;
 
 /// A lane's part of a matrix of 16 columns by 8 rows or tokens.
@@ -16,6 +16,14 @@ pub type Sums = [f32; 4];
 pub type Factor = [u32; 4];
 /// The lane's part of the state.
 pub type State = [Sums; ROW_OCTETS];
+/// Something of each of the lane's two columns.
+pub type Columns<T> = [T; 2];
+
+/// Which of its two columns the lane's element `i` of `Sums` is of.
+#[inline(always)]
+pub const fn column_of(i: usize) -> usize {
+    i / 2
+}
 
 /// Writes a loop out, since what it indexes is in registers.
 macro_rules! for_each {
@@ -33,27 +41,40 @@ pub fn split(octets: [Sums; 2]) -> (Factor, Factor) {
     (high, low)
 }
 
-/// The lane's part of the state in 16 bits, as products take it.
+/// The lane's part of `STEPS` times sixteen rows or tokens in 16 bits, as products take it.
 #[derive(Clone, Copy)]
-pub struct Halves {
-    pub high: [Factor; ROW_STEPS],
-    pub low: [Factor; ROW_STEPS],
+pub struct Halves<const STEPS: usize> {
+    pub high: [Factor; STEPS],
+    pub low: [Factor; STEPS],
 }
 
-impl Halves {
-    pub const ZERO: Self = Self { high: [[0; 4]; ROW_STEPS], low: [[0; 4]; ROW_STEPS] };
+impl<const STEPS: usize> Halves<STEPS> {
+    pub const ZERO: Self = Self { high: [[0; 4]; STEPS], low: [[0; 4]; STEPS] };
+}
 
+impl Halves<ROW_STEPS> {
     #[inline(always)]
     pub fn of(s: &State) -> Self {
         let mut halves = Self::ZERO;
-        for_each!(STEP in [0 1 2 3 4 5 6 7] {
+        for_each!(STEP in [0 1 2 3] {
             (halves.high[STEP], halves.low[STEP]) = split([s[2 * STEP], s[2 * STEP + 1]]);
         });
         halves
     }
 }
 
-/// The larger products apart from the smaller ones.
+impl Halves<TOKEN_STEPS> {
+    #[inline(always)]
+    pub fn of_tokens(y: &[Sums; TOKEN_OCTETS]) -> Self {
+        let mut halves = Self::ZERO;
+        for_each!(STEP in [0 1] {
+            (halves.high[STEP], halves.low[STEP]) = split([y[2 * STEP], y[2 * STEP + 1]]);
+        });
+        halves
+    }
+}
+
+/// Products of first parts, and apart from them those with a second part, which is kept larger.
 #[derive(Clone, Copy)]
 pub struct Apart {
     pub large: Sums,
@@ -62,15 +83,22 @@ pub struct Apart {
 
 impl Apart {
     pub const ZERO: Self = Self { large: [0.0; 4], small: [0.0; 4] };
+
+    #[inline(always)]
+    pub fn total(&self) -> Sums {
+        let mut total = [0.0; 4];
+        for i in 0..4 {
+            total[i] = fma(self.small[i], 1.0 / SECOND_PART_SCALE, self.large[i]);
+        }
+        total
+    }
 }
 
 #[inline(always)]
-pub fn totals(sums: &[Apart; TOKEN_OCTETS]) -> [Sums; TOKEN_OCTETS] {
-    let mut totals = [[0.0; 4]; TOKEN_OCTETS];
-    for octet in 0..TOKEN_OCTETS {
-        for i in 0..4 {
-            totals[octet][i] = sums[octet].large[i] + sums[octet].small[i];
-        }
+pub fn totals<const OCTETS: usize>(sums: &[Apart; OCTETS]) -> [Sums; OCTETS] {
+    let mut totals = [[0.0; 4]; OCTETS];
+    for octet in 0..OCTETS {
+        totals[octet] = sums[octet].total();
     }
     totals
 }
