@@ -76,6 +76,13 @@ impl Form {
         }
     }
 
+    fn prep_grid(self, tokens: usize, num_k_heads: u32) -> [u32; 2] {
+        match self {
+            Self::Plain => chunk_prep::grid(tokens, num_k_heads),
+            Self::Tensor => chunk_prep_tensor::grid(tokens, num_k_heads),
+        }
+    }
+
     fn scan_entry(self, values_per_key: usize) -> &'static Entry<Args> {
         match self {
             Self::Plain => &chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1],
@@ -190,7 +197,7 @@ pub(crate) fn launches(
     let (form, ratio) = (segments.form, problem.heads.values_per_key());
     segments.iter().flat_map(move |(first, tokens)| {
         let args = args(&problem, &segments.between(&pointers, scratch, first, tokens), scratch, first, tokens);
-        let prep = Launch { entry: form.prep_entry(ratio), grid: chunk_prep::grid(tokens, num_k_heads as u32), args };
+        let prep = Launch { entry: form.prep_entry(ratio), grid: form.prep_grid(tokens, num_k_heads as u32), args };
         let scan = Launch { entry: form.scan_entry(ratio), grid: form.scan_grid(&problem.heads), args };
         let fallback =
             Launch { entry: &chunk_fallback::KERNEL.entries[0], grid: chunk_fallback::grid(num_v_heads as u32), args };

@@ -37,9 +37,7 @@ mod products;
 mod scales;
 
 use super::chunk::{Args, CHUNK, chunk_kernel};
-use super::chunk_tensor::{
-    FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, T_SCALE_EXPONENT, TOTAL_DECAY,
-};
+use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, T_SCALE_EXPONENT, TOTAL_DECAY};
 use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait;
 use cuda_std::float::{fma, power_of_two};
@@ -308,8 +306,9 @@ pub unsafe fn run(args: Args) {
             part.give_largest(own_largest);
         }
     }
-    let mut out: GlobalMut<f32> =
-        args.out.offset(value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + first_column + lane / 4);
+    let mut out: GlobalMut<f32> = args
+        .out
+        .offset(value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + first_column + lane / 4);
     let (mut chunk, mut tokens) = (0u32, args.tokens);
     while tokens > 0 {
         wait::<0>();
@@ -356,9 +355,8 @@ pub unsafe fn run(args: Args) {
 
         for index in 0..2 {
             // SAFETY: bounds: of eight warps, a quad a lane and octet. Barrier: B.
-            let other: Quad = unsafe {
-                Tile::quad(&raw mut (*shared).at_queries[part.partner], 4 * (32 * index + lane))
-            };
+            let other: Quad =
+                unsafe { Tile::quad(&raw mut (*shared).at_queries[part.partner], 4 * (32 * index + lane)) };
             let octet = Rows::octet(half, index);
             for i in 0..4 {
                 let (column, next) = (column_of(i), i % 2);

@@ -21,6 +21,13 @@ use crate::shape::HEAD_DIM;
 use cuda_std::warp::warp_max;
 use cuda_std::{Global, GlobalMut};
 
+/// Writes a loop out, since what it indexes is in registers.
+macro_rules! for_each {
+    ($index:ident in [$($value:literal)*] $body:block) => { $( { const $index: usize = $value; $body } )* };
+}
+
+pub(crate) use for_each;
+
 /// Floats of a matrix of a chunk's keys or queries in 16 bits.
 pub const KEY_MATRIX: usize = CHUNK * HEAD_DIM / 2;
 /// Floats of a chunk's keys and queries: high and low parts of keys, then of queries.
@@ -59,7 +66,11 @@ pub const fn key_piece(token: usize, piece: usize) -> usize {
 #[inline(always)]
 #[must_use]
 pub const fn token_piece(token: usize, piece: usize) -> usize {
-    if piece < 2 { 4 * (piece * CHUNK + token) } else { 4 * (2 * CHUNK + (piece - 2) * (CHUNK / 2) + token - CHUNK / 2) }
+    if piece < 2 {
+        4 * (piece * CHUNK + token)
+    } else {
+        4 * (2 * CHUNK + (piece - 2) * (CHUNK / 2) + token - CHUNK / 2)
+    }
 }
 
 /// Floats before the keys: two marks for each value head and chunk.

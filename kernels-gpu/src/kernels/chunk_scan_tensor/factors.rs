@@ -1,6 +1,7 @@
 //! What a lane has of the state and of sums, and the halves that tensor cores multiply.
 use super::ROWS_PER_WARP;
 use crate::kernels::chunk::CHUNK;
+use crate::kernels::chunk_tensor::for_each;
 use cuda_std::float::{SECOND_PART_SCALE, fma, split_f16x2};
 
 /// Groups of eight rows of a warp's part of the state, of eight tokens of a chunk.
@@ -23,11 +24,6 @@ pub type Columns<T> = [T; 2];
 #[inline(always)]
 pub const fn column_of(i: usize) -> usize {
     i / 2
-}
-
-/// Writes a loop out, since what it indexes is in registers.
-macro_rules! for_each {
-    ($index:ident in [$($value:literal)*] $body:block) => { $( { const $index: usize = $value; $body } )* };
 }
 
 /// Two parts of two octets, as the left factors of a product over their sixteen rows or tokens.
@@ -102,5 +98,3 @@ pub fn totals<const OCTETS: usize>(sums: &[Apart; OCTETS]) -> [Sums; OCTETS] {
     }
     totals
 }
-
-pub(super) use for_each;

@@ -1,9 +1,11 @@
 //! The products of the scan on tensor cores. Columns of the state are rows of the left factors, so that sums are left factors
 //! of the next product without an exchange.
-use super::factors::{Apart, Factor, Halves, ROW_STEPS, State, Sums, TOKEN_OCTETS, TOKEN_STEPS, column_of, for_each, split};
+use super::factors::{
+    Apart, Factor, Halves, ROW_STEPS, State, Sums, TOKEN_OCTETS, TOKEN_STEPS, column_of, split, totals,
+};
 use super::{KeyTile, ROWS_PER_WARP};
 use crate::kernels::chunk::CHUNK;
-use crate::kernels::chunk_tensor::{HEAD_FLOATS, KEY_MATRIX, TOKEN_MATRIX, key_piece, token_piece};
+use crate::kernels::chunk_tensor::{HEAD_FLOATS, KEY_MATRIX, TOKEN_MATRIX, for_each, key_piece, token_piece};
 use crate::shape::HEAD_DIM;
 use cuda_std::Tile;
 use cuda_std::float::{SECOND_PART_SCALE, fma};
@@ -210,7 +212,7 @@ unsafe fn gain<const STEP: usize>(keys: *mut KeyTile, rows: &Rows, d: &Halves<TO
             }
         }
     }
-    super::factors::totals(&sums)
+    totals(&sums)
 }
 
 /// `s^T <- decay s^T + d^T k`, its halves, and the new s^T times the next chunk's keys: rows as soon as they are new, so that

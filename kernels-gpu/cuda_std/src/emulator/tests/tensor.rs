@@ -116,9 +116,8 @@ fn halves_round_to_nearest_even_and_pairs_keep_22_bits() {
     }
     for value in [0.1f32, -0.3, 7.7, 1234.567, -1.0e-3, 6.2e-5] {
         let (first, second) = split_f16x2(value, -value);
-        let sum = |part: fn((f32, f32)) -> f32| {
-            part(unpack_f16x2(first)) + part(unpack_f16x2(second)) / SECOND_PART_SCALE
-        };
+        let sum =
+            |part: fn((f32, f32)) -> f32| part(unpack_f16x2(first)) + part(unpack_f16x2(second)) / SECOND_PART_SCALE;
         let tolerance = value.abs() * 2f32.powi(-22);
         assert!((sum(|pair| pair.0) - value).abs() <= tolerance && sum(|pair| pair.1) == -sum(|pair| pair.0));
     }
