@@ -202,7 +202,8 @@ impl Gdn {
             .map_err(|reason| Error::Refused { kernel: form.kernel().name(), reason })?;
         let timed = self.policy.timing && problem.tokens > 0;
         let mut timing = if timed { Some(Timing::start(stream, form.phases())?) } else { None };
-        for launch in segments::launches(problem, pointers, segments, GlobalMut::new(scratch as *mut f32)) {
+        let card = self.device.facts.card();
+        for launch in segments::launches(&card, problem, pointers, segments, GlobalMut::new(scratch as *mut f32)) {
             // SAFETY: types: the entry takes these arguments. Lengths and lifetime: by the caller.
             unsafe { self.device.launch(launch.entry, launch.grid, &launch.args, stream)? };
             timing.as_mut().map_or(Ok(()), Timing::mark)?;

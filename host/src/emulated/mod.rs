@@ -27,7 +27,12 @@ pub fn run(call: Call<'_>, kernel: Kernel, order: u64) -> Result<()> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_with(mut call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
+pub fn run_with(call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
+    run_on(&CARD, call, policy, order)
+}
+
+/// [`run_with`] as on `card`.
+fn run_on(card: &Card, mut call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
     call.validate()?;
     let problem = Problem::of(&call);
     let Gates::Log { g, beta } = &call.gates;
@@ -46,7 +51,7 @@ pub fn run_with(mut call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
         initial_state: Global::new(state.as_ptr()),
         final_state: state,
     };
-    let chosen = dispatch::choose(&CARD, &problem, &pointers, policy)?;
+    let chosen = dispatch::choose(card, &problem, &pointers, policy)?;
     let Some(form) = Form::of(chosen.kernel) else {
         let recurrent = kernel::recurrent_launch(chosen.kernel, &problem, &pointers).expect("not chunked");
         return launch(recurrent.entry, recurrent.grid, recurrent.args, &memory, order);
@@ -56,7 +61,7 @@ pub fn run_with(mut call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
     // What a kernel reads of it without having written it shows as NaN. Quads, since scratch stands on 16 bytes.
     let mut scratch = vec![Poison([f32::NAN; 4]); chosen.scratch_bytes.div_ceil(size_of::<Poison>())];
     let scratch = memory.read_write(&mut scratch);
-    for step in segments::launches(&problem, &pointers, segments, GlobalMut::new(scratch.as_ptr().cast())) {
+    for step in segments::launches(card, &problem, &pointers, segments, GlobalMut::new(scratch.as_ptr().cast())) {
         launch(step.entry, step.grid, step.args, &memory, order)?;
     }
     Ok(())

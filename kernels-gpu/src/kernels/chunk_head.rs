@@ -100,10 +100,43 @@ pub unsafe fn decay_to_end(head: *mut Head, token: usize) -> f32 {
 /// A and Q are complete; `token < 32`.
 #[inline(always)]
 pub unsafe fn solved_row(head: *mut Head, token: usize, is_p: bool) -> [Quad; TOKEN_QUADS] {
-    // SAFETY: a field; bounds: the row of blocks and seven more blocks end with the triangle.
-    let q_row: *mut Tile<ROW_OF_BLOCKS> = unsafe { view(&raw mut (*head).q, triangle_index(token, 0)) };
-    let mut x = [[0.0; 4]; TOKEN_QUADS];
-    for quad in 0..TOKEN_QUADS {
+    // SAFETY: by the caller; a row of blocks ends seven blocks after its first.
+    let mut x = unsafe { right_side::<TOKEN_QUADS, ROW_OF_BLOCKS>(head, token, is_p) };
+    // SAFETY: A is complete.
+    unsafe {
+        substitute_late(&mut x, head);
+        substitute_early(&mut x, head);
+    }
+    x
+}
+
+/// The same of one of the first 16 tokens, up to there.
+///
+/// # Safety
+/// As [`solved_row`]; `token < 16`.
+#[inline(always)]
+pub unsafe fn solved_early_row(head: *mut Head, token: usize, is_p: bool) -> [Quad; TOKEN_QUADS / 2] {
+    // SAFETY: by the caller; a row of blocks ends three blocks after its first.
+    let mut x = unsafe { right_side::<{ TOKEN_QUADS / 2 }, EARLY_ROW_OF_BLOCKS>(head, token, is_p) };
+    // SAFETY: A is complete.
+    unsafe { substitute_early(&mut x, head) };
+    x
+}
+
+/// A row of the unit matrix, or of Q.
+///
+/// # Safety
+/// As [`solved_row`]; `QUADS` blocks of the token's row of blocks are within `FLOATS` of its start.
+#[inline(always)]
+unsafe fn right_side<const QUADS: usize, const FLOATS: usize>(
+    head: *mut Head,
+    token: usize,
+    is_p: bool,
+) -> [Quad; QUADS] {
+    // SAFETY: a field; bounds: by the caller.
+    let q_row: *mut Tile<FLOATS> = unsafe { view(&raw mut (*head).q, triangle_index(token, 0)) };
+    let mut x = [[0.0; 4]; QUADS];
+    for quad in 0..QUADS {
         if is_p && quad <= token / 4 {
             // SAFETY: bounds: quad <= token / 4. Barrier: "A and Q complete".
             x[quad] = unsafe { Tile::quad(q_row, quad * BLOCK) };
@@ -114,35 +147,46 @@ pub unsafe fn solved_row(head: *mut Head, token: usize, is_p: bool) -> [Quad; TO
             }
         }
     }
-    // SAFETY: A is complete.
-    unsafe { substitute(&mut x, head) };
     x
 }
 
 /// What a lane reads of a row of a triangle.
 const ROW_OF_BLOCKS: usize = (TOKEN_QUADS - 1) * BLOCK + 4;
+const EARLY_ROW_OF_BLOCKS: usize = (TOKEN_QUADS / 2 - 1) * BLOCK + 4;
 
 /// Solves x (I + A) = x for one row: from the last entry on, each is final when its turn comes and leaves those before it.
+/// Written out, since x is in registers: each step has its own number of quads.
+macro_rules! substitute {
+    ($x:ident, $head:ident, $($token:literal)*) => { $(
+        for quad in 0..($token as usize).div_ceil(4) {
+            // SAFETY: bounds: quad <= token / 4. Barrier: by the caller.
+            let minus_a = unsafe { Tile::quad(&raw mut (*$head).minus_a, triangle_index($token, quad)) };
+            for i in 0..4 {
+                if 4 * quad + i < $token {
+                    $x[quad][i] = fma($x[$token / 4][$token % 4], minus_a[i], $x[quad][i]);
+                }
+            }
+        }
+    )* };
+}
+
+/// The last 16 entries.
 ///
 /// # Safety
 /// A is complete.
 #[inline(always)]
-unsafe fn substitute(x: &mut [Quad; TOKEN_QUADS], head: *mut Head) {
-    // Written out, since x is in registers: each step has its own number of quads.
-    macro_rules! steps {
-        ($($token:literal)*) => { $(
-            for quad in 0..($token as usize).div_ceil(4) {
-                // SAFETY: bounds: quad <= token / 4. Barrier: by the caller.
-                let minus_a = unsafe { Tile::quad(&raw mut (*head).minus_a, triangle_index($token, quad)) };
-                for i in 0..4 {
-                    if 4 * quad + i < $token {
-                        x[quad][i] = fma(x[$token / 4][$token % 4], minus_a[i], x[quad][i]);
-                    }
-                }
-            }
-        )* };
-    }
-    steps!(31 30 29 28 27 26 25 24 23 22 21 20 19 18 17 16 15 14 13 12 11 10 9 8 7 6 5 4 3 2 1);
+unsafe fn substitute_late(x: &mut [Quad; TOKEN_QUADS], head: *mut Head) {
+    substitute!(x, head, 31 30 29 28 27 26 25 24 23 22 21 20 19 18 17 16);
+}
+
+/// The first 16 entries.
+///
+/// # Safety
+/// A is complete; x has them.
+#[inline(always)]
+unsafe fn substitute_early<const QUADS: usize>(x: &mut [Quad; QUADS], head: *mut Head) {
+    const { assert!(QUADS >= TOKEN_QUADS / 2) }
+    substitute!(x, head, 15 14 13 12 11 10 9 8 7 6 5 4 3 2 1);
 }
 
 #[cfg(test)]

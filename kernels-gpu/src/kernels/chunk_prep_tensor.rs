@@ -8,13 +8,14 @@
 //! ```text
 //!   split      half a warp a row of keys or queries, eight elements a lane, from memory to shared memory and the scratch
 //!   gates      a warp a value head, a lane a token
-//!   products   six warps a tile of 16 x 16 of k.k or q.k each, and what it gives A and Q of every value head
-//!   solve      a warp for each of the two systems of a value head, a lane for each row of the unknown, in registers
+//!   products   six warps a tile of 16 x 8 of k.k and of q.k each, and what they give A and Q of every value head
+//!   solve      two warps a value head, for the last and the first 16 tokens, whose rows are half as long: a lane for each
+//!              row of T or of P, in registers
 //! ```
 mod products;
 
-use super::chunk::{Args, CHUNK, TOKEN_QUADS, chunk_kernel};
-use super::chunk_head::{Head, decay_to_end, gates, solved_row, sum_gates};
+use super::chunk::{Args, CHUNK, again, chunk_kernel};
+use super::chunk_head::{Head, decay_to_end, gates, solved_early_row, solved_row, sum_gates};
 use super::chunk_tensor::{
     FACTORS, KEY_MATRIX, LARGEST_ENTRY, OUT_FACTORS, P_SCALE, Scratch, T_SCALE, TOKEN_MATRIX, TOTAL_DECAY, key_piece,
     token_piece,
@@ -206,13 +207,12 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Whether the state stays bounded by what the lane's token does to it.
+    /// Whether the state stays bounded by what a token does to it.
     ///
     /// # Safety
-    /// Squares and sums are complete.
+    /// Squares and sums are complete; `token < 32`.
     #[inline(always)]
-    unsafe fn fits(&self, head: *mut Head) -> bool {
-        let token = self.lane;
+    unsafe fn fits(&self, head: *mut Head, token: usize) -> bool {
         // SAFETY: bounds: a token a lane. Barrier: by the caller.
         unsafe {
             let k_k = Tile::at(&raw mut (*self.shared).squares, token);
@@ -230,77 +230,109 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// A row of T or of P, its token's factors, and the mark, into the scratch.
+    /// Solves for a row of T or P of one of 16 tokens a lane and writes it, with its token's factors and the warp's mark.
     ///
     /// # Safety
     /// A and Q are complete; all lanes of the warp are here.
     #[inline(always)]
-    unsafe fn store(&self, value: usize, is_p: bool) {
-        let (token, head, value_head) = (self.lane, self.head(value), self.value_head(value));
+    unsafe fn solve(&self, value: usize, is_late: bool) {
+        let (is_p, head) = (self.lane / 16 == 1, self.head(value));
+        let token = self.lane % 16 + if is_late { 16 } else { 0 };
+        let row = Row { token, is_p, value_head: self.value_head(value), head };
+        // SAFETY: by the caller.
+        unsafe {
+            if is_late {
+                self.store(&row, &solved_row(head, token, is_p));
+            } else {
+                self.store(&row, &solved_early_row(head, token, is_p));
+            }
+        }
+    }
+
+    /// A row of T or of P, its token's factors, and the warp's mark, into the scratch.
+    ///
+    /// # Safety
+    /// As [`Part::solve`].
+    #[inline(always)]
+    unsafe fn store<const QUADS: usize>(&self, row: &Row, x: &[Quad; QUADS]) {
+        let &Row { token, is_p, value_head, head } = row;
         let scratch = Scratch::of(self.args);
         let out = scratch.head(self.chunk, value_head);
-        // SAFETY: by the caller.
-        let x = unsafe { solved_row(head, token, is_p) };
         // SAFETY: bounds: a token a lane, of two. Barrier: "A and Q complete".
-        let (row_scale, decay) = unsafe {
+        let (scale, decay) = unsafe {
             let scales = &raw mut (*self.shared).scales;
             (Tile::at(scales, usize::from(is_p) * CHUNK + token), exp(Tile::at(&raw mut (*head).high, token)))
         };
         // A power of two, whose inverse has the opposite exponent.
-        let inverse = f32::from_bits((254 << 23) - (row_scale.to_bits() & (0xff << 23)));
+        let inverse = f32::from_bits((254 << 23) - (scale.to_bits() & (0xff << 23)));
         // SAFETY: sums are complete.
-        let row = unsafe { if is_p { P_SCALE * inverse } else { decay_to_end(head, token) * row_scale * T_SCALE } };
+        let to_end = unsafe { decay_to_end(head, token) };
+        let factor = if is_p { P_SCALE * inverse } else { to_end * scale * T_SCALE };
         // SAFETY: squares and sums are complete.
-        let mut fits = unsafe { self.fits(head) } && row_scale > 0.0;
+        let mut fits = unsafe { self.fits(head, token) } && scale > 0.0;
         let matrix = if is_p { 2 * TOKEN_MATRIX } else { 0 };
-        let mut sum = 0.0;
-        for piece in 0..TOKEN_QUADS / 2 {
+        let (mut sum, mut largest) = (0.0, 0.0f32);
+        for piece in 0..QUADS / 2 {
             let mut values = [0.0; 8];
             for quad in 0..2 {
                 // SAFETY: bounds: eight quads. Barrier: "A and Q complete".
                 let beta = unsafe { Tile::quad(&raw mut (*head).beta, 8 * piece + 4 * quad) };
                 for i in 0..4 {
-                    let entry = x[2 * piece + quad][i] * beta[i] * row;
-                    fits = fits && entry.abs() <= LARGEST_ENTRY;
+                    let entry = x[2 * piece + quad][i] * beta[i] * factor;
+                    largest = largest.max(entry.abs());
                     sum += entry.abs();
                     values[4 * quad + i] = entry;
                 }
             }
             let (high, low) = split_piece(&values);
-            // The first half of the tokens has nothing of the second one.
-            if piece < 2 || token >= CHUNK / 2 {
-                let index = matrix + token_piece(token, piece);
-                // SAFETY: bounds: token < 32, piece < 4. Owner: this lane alone has the matrix's row.
-                unsafe {
-                    out.put_quad(index, high);
-                    out.put_quad(index + TOKEN_MATRIX, low);
-                }
+            let index = matrix + token_piece(if piece < 2 { token } else { token.max(CHUNK / 2) }, piece);
+            // SAFETY: bounds: token < 32, piece < 4, only of the last 16 tokens above 1. Owner: this lane alone has the
+            // matrix's row.
+            unsafe {
+                out.put_quad(index, high);
+                out.put_quad(index + TOKEN_MATRIX, low);
             }
         }
-        for bit in 0..5 {
+        // The sum is not a number where an entry is not, though the largest may be.
+        fits = fits && largest <= LARGEST_ENTRY && sum <= f32::MAX;
+        for bit in 0..4 {
             // SAFETY: all lanes are here.
             sum += unsafe { warp_shuffle_xor(sum, 1 << bit) };
         }
-        // SAFETY: bounds: a token a lane. Owner: this lane alone has (value head, token), the last one the total decay, the
-        // first one the mark of its warp's matrix. All lanes are here.
+        let is_late = usize::from(token >= CHUNK / 2);
+        // SAFETY: bounds: a token a lane. Owner: this lane alone has (value head, matrix, token), the first one of a matrix
+        // what there is one of. All lanes are here.
         unsafe {
             let factors = FACTORS + token / 2 * 4 + token % 2;
             if is_p {
                 out.put(factors + 2, P_SCALE * decay);
-                out.put(OUT_FACTORS + token, self.args.scale * (row_scale * (1.0 / P_SCALE)));
+                out.put(OUT_FACTORS + token, self.args.scale * (scale * (1.0 / P_SCALE)));
             } else {
-                out.put(factors, decay * row_scale);
-                if token == CHUNK - 1 {
+                out.put(factors, decay * scale);
+                if token == 0 {
                     // The whole quad, since the scan copies quads.
-                    out.put_quad(TOTAL_DECAY, [decay, sum * (1.0 / T_SCALE), 0.0, 0.0]);
+                    let total = exp(Tile::at(&raw mut (*head).high, CHUNK - 1));
+                    out.put(TOTAL_DECAY, total);
+                    out.put(TOTAL_DECAY + 3, 0.0);
+                }
+                if token % 16 == 0 {
+                    out.put(TOTAL_DECAY + 1 + is_late, sum * (1.0 / T_SCALE));
                 }
             }
             let marked = warp_max(u32::from(!fits));
-            if token == 0 {
-                scratch.marks(self.chunk, value_head).put(usize::from(is_p), marked as f32);
+            if self.lane == 0 {
+                scratch.marks(self.chunk, value_head).put(is_late, marked as f32);
             }
         }
     }
+}
+
+/// A row of T or P.
+struct Row {
+    token: usize,
+    is_p: bool,
+    value_head: usize,
+    head: *mut Head,
 }
 
 /// The kernel.
@@ -316,18 +348,24 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     let value = WARPS - 1 - part.warp;
     // SAFETY: four turns. Nobody has read anything yet; all lanes are here. A warp has a value head or none.
     unsafe {
-        let rows = [0, 1, 2, 3].map(|turn| part.load_row(turn));
+        let keys = [0, 1].map(|turn| part.load_row(turn));
         if value < VALUES {
             let token = part.chunk * CHUNK + part.lane;
             let gates = gates(&args, part.value_head(value), token, part.lane < part.tokens);
             sum_gates(part.head(value), part.lane, gates);
         }
-        for turn in 0..TURNS {
-            part.split_row(turn, &rows[turn]);
+        let queries = [2, 3].map(|turn| part.load_row(turn));
+        for turn in 0..2 {
+            part.split_row(turn, &keys[turn]);
+        }
+        for turn in 0..2 {
+            part.split_row(2 + turn, &queries[turn]);
         }
     }
     // SAFETY: all threads are here. Keys, scales and sums of gates complete.
     unsafe { sync_threads() };
+    // SAFETY: all lanes are here.
+    let part = Part::of(&args, unsafe { again(part.thread as u32) } as usize % THREADS);
     if part.warp < TILES {
         let place = TilePlace::of(part.warp);
         // SAFETY: complete by the barrier; all lanes are here.
@@ -338,9 +376,11 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     }
     // SAFETY: all threads are here. A, Q and squares complete, for store.
     unsafe { sync_threads() };
+    // SAFETY: all lanes are here.
+    let part = Part::of(&args, unsafe { again(part.thread as u32) } as usize % THREADS);
     if part.warp < 2 * VALUES {
-        // SAFETY: complete by the barrier. A warp has one matrix of one value head.
-        unsafe { part.store(part.warp / 2, part.warp % 2 == 1) };
+        // SAFETY: complete by the barrier; all lanes are here. The last tokens' warps, which take longest, are apart.
+        unsafe { part.solve(part.warp % VALUES, part.warp < VALUES) };
     }
 }
 

@@ -16,13 +16,15 @@
 //!   lane = 4 column + pair      s[n][..] columns `column` and `column + 8` of rows 8 n + 2 pair and the next
 //! ```
 //! # Barriers and memory
-//! Two barriers a chunk, the tiles' copies in between, each while the others compute:
+//! Two barriers a chunk. Tiles are copied `AHEAD` chunks before their own, so that there are one more of those that the
+//! chunk before already reads:
 //! ```text
-//!   A  sums at keys, queries, T, P of this chunk are complete;   the next chunk's keys and v start
+//!   A  sums at keys, queries, T, P of this chunk are complete;   keys and v of the chunk `AHEAD` after it start
 //!      y, queries, d', outputs' sums
-//!   B  the next chunk's keys and v are complete;                 the next chunk's queries, T, P start
+//!   B  the next chunk's keys and v are complete;                 queries, T, P of the chunk `AHEAD` after this start
 //!      outputs, state, its sums at the next chunk's keys
 //! ```
+//! A copy takes about as long as a chunk, so two chunks ahead are faster where a block may have that much shared memory.
 //! # Range
 //! Each column of s and of y is kept times a power of two of its own, exact, which brings its largest element near the upper
 //! end of a 16-bit float's range: y's from its elements, s's from its largest element before the chunk and what the chunk
@@ -37,7 +39,7 @@ mod products;
 mod scales;
 
 use super::chunk::{Args, CHUNK, chunk_kernel};
-use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, T_SCALE_EXPONENT, TOTAL_DECAY};
+use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY};
 use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait;
 use cuda_std::float::{fma, power_of_two};
@@ -46,7 +48,7 @@ use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
 use cuda_std::{GlobalMut, Tile};
 use factors::{Columns, Halves, ROW_OCTETS, State, Sums, TOKEN_OCTETS, column_of, totals};
-use inputs::Inputs;
+use inputs::{Inputs, Tiles, next_place};
 use products::{Rows, own_outputs, project, solve, update};
 use scales::{Scale, largest_of, scale_state, scale_tokens};
 
@@ -73,18 +75,26 @@ const V_STRIDE: usize = COLUMNS_PER_BLOCK + 4;
 /// High and low parts of a chunk's keys, or of its queries.
 type KeyTile = Tile<{ 2 * KEY_MATRIX }>;
 type VTile = Tile<{ CHUNK * V_STRIDE }>;
+/// A value head's part.
+type HeadTile = Tile<HEAD_FLOATS>;
 
 /// Shared memory of a block.                               written by          read by
 #[repr(C, align(16))]
-struct Shared {
-    /// [chunk % 2] `key_piece`                               copies of all       project, update
-    keys: [KeyTile; 2],
-    /// `key_piece`                                           copies of all       project
-    queries: KeyTile,
-    /// `token_piece`: T, P; factors, as in the scratch       copies of all       solve, factors
-    head: Tile<HEAD_FLOATS>,
-    /// [chunk % 2][token][column]                            copies of all       y
-    v: [VTile; 2],
+struct Shared<const AHEAD: usize, const AHEAD_AND_ONE: usize> {
+    /// [chunk % (AHEAD + 1)] `key_piece`                     copies of all       project, update
+    keys: [KeyTile; AHEAD_AND_ONE],
+    /// [chunk % (AHEAD + 1)][token][column]                  copies of all       y
+    v: [VTile; AHEAD_AND_ONE],
+    /// [chunk % AHEAD] `key_piece`                           copies of all       project
+    queries: [KeyTile; AHEAD],
+    /// [chunk % AHEAD] `token_piece`: T, P; factors          copies of all       solve, factors
+    head: [HeadTile; AHEAD],
+    exchange: Exchange,
+}
+
+/// What warps leave their partners.                         written by          read by
+#[repr(C, align(16))]
+struct Exchange {
     /// [warp][octet of tokens][lane]: sums at keys           each warp           its partner
     at_keys: [Tile<{ TOKEN_OCTETS * 32 * 4 }>; WARPS],
     /// [warp][partner's octet of tokens][lane]: at queries   each warp           its partner
@@ -93,13 +103,14 @@ struct Shared {
     largest: [Tile<COLUMNS_PER_WARP>; WARPS],
 }
 
-/// Bytes of it.
-pub const SHARED_BYTES: usize = size_of::<Shared>();
-const _: () = assert!(SHARED_BYTES <= 99 * 1024, "more than the smallest cards of sm_86 have");
+/// Bytes of shared memory with tiles copied one chunk ahead, and two.
+pub const SHARED_BYTES: [usize; 2] = [size_of::<Shared<1, 2>>(), size_of::<Shared<2, 3>>()];
+const _: () = assert!(SHARED_BYTES[0] <= 99 * 1024, "more than the smallest cards of sm_86 have");
 
 chunk_kernel! {
     kernel "chunk_scan_tensor", capability 80, blocks 1;
-    entry gdn_chunk_scan_tensor = run, threads THREADS, shared SHARED_BYTES;
+    entry gdn_chunk_scan_tensor = run::<1, 2>, threads THREADS, shared SHARED_BYTES[0];
+    entry gdn_chunk_scan_tensor_ahead = run::<2, 3>, threads THREADS, shared SHARED_BYTES[1];
 }
 
 /// The thread's part of the problem.
@@ -109,7 +120,7 @@ struct Part<'a> {
     warp: usize,
     partner: usize,
     half: usize,
-    shared: *mut Shared,
+    exchange: *mut Exchange,
 }
 
 impl Part<'_> {
@@ -118,24 +129,6 @@ impl Part<'_> {
     fn state_index(&self, first_column: usize, octet: usize, i: usize) -> usize {
         let row = self.half * ROWS_PER_WARP + 8 * octet + 2 * (self.lane % 4) + i % 2;
         row * self.args.state_row_stride + first_column + self.lane / 4 + 8 * column_of(i)
-    }
-
-    #[inline(always)]
-    fn keys(&self, chunk: u32) -> *mut KeyTile {
-        // SAFETY: a field, of two.
-        unsafe { (&raw mut (*self.shared).keys).cast::<KeyTile>().wrapping_add(chunk as usize % 2) }
-    }
-
-    #[inline(always)]
-    fn v(&self, chunk: u32) -> *mut VTile {
-        // SAFETY: a field, of two.
-        unsafe { (&raw mut (*self.shared).v).cast::<VTile>().wrapping_add(chunk as usize % 2) }
-    }
-
-    #[inline(always)]
-    fn head(&self) -> *mut Tile<HEAD_FLOATS> {
-        // SAFETY: a field.
-        unsafe { &raw mut (*self.shared).head }
     }
 
     /// Leaves the partner the largest elements of the warp's columns.
@@ -147,7 +140,7 @@ impl Part<'_> {
         if self.lane % 4 == 0 {
             // SAFETY: bounds: of eight warps. Owner: this lane alone has the columns. Barrier: by the caller.
             unsafe {
-                let tile = &raw mut (*self.shared).largest[self.warp];
+                let tile = &raw mut (*self.exchange).largest[self.warp];
                 Tile::put(tile, self.lane / 4 * 2, largest[0]);
                 Tile::put(tile, self.lane / 4 * 2 + 1, largest[1]);
             }
@@ -162,7 +155,7 @@ impl Part<'_> {
     unsafe fn whole_largest(&self, own: Columns<f32>) -> Columns<f32> {
         // SAFETY: bounds: of eight warps. Barrier: by the caller.
         unsafe {
-            let tile = &raw mut (*self.shared).largest[self.partner];
+            let tile = &raw mut (*self.exchange).largest[self.partner];
             [0, 1].map(|column| own[column].max(Tile::at(tile, self.lane / 4 * 2 + column)))
         }
     }
@@ -176,7 +169,7 @@ impl Part<'_> {
         for octet in 0..TOKEN_OCTETS {
             // SAFETY: as there; a quad a lane and octet.
             unsafe {
-                let tile = &raw mut (*self.shared).at_keys[self.warp];
+                let tile = &raw mut (*self.exchange).at_keys[self.warp];
                 Tile::put_quad(tile, 4 * (32 * octet + self.lane), sums[octet]);
             }
         }
@@ -187,19 +180,21 @@ impl Part<'_> {
     /// # Safety
     /// v and the value head's part are complete, and the partner's sums.
     #[inline(always)]
-    unsafe fn y(&self, chunk: u32, own: &[Sums; TOKEN_OCTETS], inverse: Columns<f32>) -> [Sums; TOKEN_OCTETS] {
+    unsafe fn y(
+        &self,
+        v: *mut VTile,
+        head: *mut HeadTile,
+        own: &[Sums; TOKEN_OCTETS],
+        inverse: Columns<f32>,
+    ) -> [Sums; TOKEN_OCTETS] {
         let (column, pair) = (self.lane / 4, self.lane % 4);
         let first = 2 * pair * V_STRIDE + self.warp % BANDS * COLUMNS_PER_WARP + column;
-        let v = self.v(chunk);
         let mut y = [[0.0; 4]; TOKEN_OCTETS];
         for octet in 0..TOKEN_OCTETS {
             // SAFETY: bounds: four octets of four pairs, of eight warps. Barrier: by the caller.
             let (factors, other): (Quad, Quad) = unsafe {
-                let other = &raw mut (*self.shared).at_keys[self.partner];
-                (
-                    Tile::quad(self.head(), FACTORS + 4 * (4 * octet + pair)),
-                    Tile::quad(other, 4 * (32 * octet + self.lane)),
-                )
+                let other = &raw mut (*self.exchange).at_keys[self.partner];
+                (Tile::quad(head, FACTORS + 4 * (4 * octet + pair)), Tile::quad(other, 4 * (32 * octet + self.lane)))
             };
             for i in 0..4 {
                 let at_key = (own[octet][i] + other[i]) * inverse[column_of(i)];
@@ -220,7 +215,7 @@ impl Part<'_> {
         for index in 0..2 {
             // SAFETY: as there; a quad a lane and octet.
             unsafe {
-                let tile = &raw mut (*self.shared).at_queries[self.warp];
+                let tile = &raw mut (*self.exchange).at_queries[self.warp];
                 Tile::put_quad(tile, 4 * (32 * index + self.lane), sums[index]);
             }
         }
@@ -231,13 +226,13 @@ impl Part<'_> {
     /// # Safety
     /// The value head's part is complete.
     #[inline(always)]
-    unsafe fn out_factors(&self, index: usize) -> Quad {
+    unsafe fn out_factors(&self, head: *mut HeadTile, index: usize) -> Quad {
         let (octet, pair) = (Rows::octet(self.half, index), self.lane % 4);
         // SAFETY: bounds: four octets of four pairs. Barrier: by the caller.
         unsafe {
-            let factors = Tile::quad(self.head(), FACTORS + 4 * (4 * octet + pair));
+            let factors = Tile::quad(head, FACTORS + 4 * (4 * octet + pair));
             let at = OUT_FACTORS + 8 * octet + 2 * pair;
-            [factors[2], factors[3], Tile::at(self.head(), at), Tile::at(self.head(), at + 1)]
+            [factors[2], factors[3], Tile::at(head, at), Tile::at(head, at + 1)]
         }
     }
 }
@@ -245,11 +240,11 @@ impl Part<'_> {
 /// The kernel.
 ///
 /// # Safety
-/// Called once by each of `THREADS` threads of each block of `grid()`, with `SHARED_BYTES` of shared memory, after
+/// Called once by each of `THREADS` threads of each block of `grid()`, with `SHARED_BYTES[AHEAD - 1]` of shared memory, after
 /// `chunk_prep_tensor` with the same arguments; every tensor holds what its shape and strides describe; v has 16-byte
 /// aligned rows; out and the final state overlap no input but the initial state.
 #[inline(always)]
-pub unsafe fn run(args: Args) {
+pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
     let thread = thread_idx_below::<THREADS>();
     let (warp, lane) = (thread / 32, thread % 32);
     let half = warp / BANDS;
@@ -262,13 +257,17 @@ pub unsafe fn run(args: Args) {
     if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
         return;
     }
-    let shared = dynamic_shared_mem::<Shared>();
-    let part = Part { args: &args, lane, warp, partner: (warp + BANDS) % WARPS, half, shared };
-    let mut inputs = Inputs::of(&args, thread, shared, key_head, value_head, block_column);
-    // SAFETY: nothing has been read yet.
-    unsafe {
-        inputs.stage_keys();
-        inputs.stage_queries(args.tokens > 0);
+    let shared = dynamic_shared_mem::<Shared<AHEAD, AHEAD_AND_ONE>>();
+    // SAFETY: fields.
+    let (tiles, exchange) = unsafe { (Tiles::of(shared), &raw mut (*shared).exchange) };
+    let part = Part { args: &args, lane, warp, partner: (warp + BANDS) % WARPS, half, exchange };
+    let mut inputs = Inputs::of(&args, thread, tiles, key_head, value_head, block_column);
+    for _ in 0..AHEAD {
+        // SAFETY: nothing has been read yet.
+        unsafe {
+            inputs.stage_keys::<AHEAD_AND_ONE>();
+            inputs.stage_queries::<AHEAD>();
+        }
     }
 
     let mut s: State = [[0.0; 4]; ROW_OCTETS];
@@ -285,7 +284,7 @@ pub unsafe fn run(args: Args) {
     let own_largest = unsafe { largest_of(&s) };
     // SAFETY: nobody has read anything yet.
     unsafe { part.give_largest(own_largest) };
-    wait::<1>();
+    wait_for_all_but::<AHEAD>(1);
     // SAFETY: all threads are here. The first chunk's keys and v, and the largest elements, are complete.
     unsafe { sync_threads() };
     // SAFETY: complete by the barrier.
@@ -297,7 +296,7 @@ pub unsafe fn run(args: Args) {
     let mut at_keys = [[0.0; 4]; TOKEN_OCTETS];
     if args.tokens > 0 {
         // SAFETY: complete by the barrier; all lanes are here.
-        at_keys = totals(&unsafe { project(part.keys(0), rows.keys, &rows, &halves) });
+        at_keys = totals(&unsafe { project(tiles.keys, rows.keys, &rows, &halves) });
         // SAFETY: all threads are here. All have read the largest elements.
         unsafe { sync_threads() };
         // SAFETY: the barrier that follows is the first one of the chunk.
@@ -306,57 +305,61 @@ pub unsafe fn run(args: Args) {
             part.give_largest(own_largest);
         }
     }
-    let mut out: GlobalMut<f32> = args
-        .out
-        .offset(value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + first_column + lane / 4);
-    let (mut chunk, mut tokens) = (0u32, args.tokens);
+    let out_index =
+        value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + first_column + lane / 4;
+    let mut out: GlobalMut<f32> = args.out.offset(out_index);
+    let mut tokens = args.tokens;
+    // The chunk's places among the tiles.
+    let (mut of_keys, mut of_queries) = (0, 0);
     while tokens > 0 {
-        wait::<0>();
+        wait_for_all_but::<AHEAD>(0);
         // SAFETY: all threads run all chunks. A: sums at keys, queries and the value head's part are complete.
         unsafe { sync_threads() };
-        // SAFETY: the last reads of the tiles lie before the last barrier B.
-        unsafe { inputs.stage_keys() };
+        // SAFETY: the last reads of the tiles lie before this barrier.
+        unsafe { inputs.stage_keys::<AHEAD_AND_ONE>() };
+        let next_of_keys = next_place::<AHEAD_AND_ONE>(of_keys);
+        let (keys, next_keys) = (tiles.keys.wrapping_add(of_keys), tiles.keys.wrapping_add(next_of_keys));
+        let (queries, head) = (tiles.queries.wrapping_add(of_queries), tiles.head.wrapping_add(of_queries));
 
         // SAFETY: complete by barrier A; all lanes are here.
         let (y_halves, y_inverse, s_inverse, decay, gain) = unsafe {
             let largest = part.whole_largest(own_largest);
             (scales[0].largest, scales[1].largest) = (largest[0], largest[1]);
             let s_inverse = scales.map(|scale| scale.inverse());
-            let mut y = part.y(chunk, &at_keys, s_inverse);
-            let [total_decay, t_sum] = [0, 1].map(|i| Tile::at(part.head(), TOTAL_DECAY + i));
+            let mut y = part.y(tiles.v.wrapping_add(of_keys), head, &at_keys, s_inverse);
+            let [total_decay, early_sum, late_sum] = [0, 1, 2].map(|i| Tile::at(head, TOTAL_DECAY + i));
             let largest_y = largest_of(&y);
             let [mut first, mut second] = scales;
-            let changes = [
-                first.advance(largest_y[0], total_decay, t_sum, T_SCALE_EXPONENT),
-                second.advance(largest_y[1], total_decay, t_sum, T_SCALE_EXPONENT),
-            ];
+            let t_sum = early_sum + late_sum;
+            let changes =
+                [first.advance(largest_y[0], total_decay, t_sum), second.advance(largest_y[1], total_decay, t_sum)];
             scales = [first, second];
             scale_tokens(&mut y, changes.map(|change| power_of_two(change.y_exponent)));
             let y_inverse = changes.map(|change| power_of_two(-change.y_exponent));
             let (decay, gain) = (changes.map(|change| change.decay), changes.map(|change| change.gain));
             (Halves::of_tokens(&y), y_inverse, s_inverse, decay, gain)
         };
-        // SAFETY: as above. Fields.
+        // SAFETY: as above.
         let (d_halves, at_queries, own, factors) = unsafe {
-            let sums = project(&raw mut (*shared).queries, rows.queries, &rows, &halves);
-            let mut d = totals(&solve(part.head(), &rows, &y_halves));
+            let sums = project(queries, rows.queries, &rows, &halves);
+            let mut d = totals(&solve(head, &rows, &y_halves));
             scale_tokens(&mut d, gain);
-            let own = totals(&own_outputs(part.head(), &rows, &y_halves));
+            let own = totals(&own_outputs(head, &rows, &y_halves));
             let at_queries = totals(&sums);
             part.give_at_queries([at_queries[2], at_queries[3]]);
-            let factors = [0, 1].map(|index| part.out_factors(index));
+            let factors = [0, 1].map(|index| part.out_factors(head, index));
             (Halves::of_tokens(&d), [at_queries[0], at_queries[1]], own, factors)
         };
-        wait::<0>();
+        wait_for_all_but::<AHEAD>(0);
         // SAFETY: all threads run all chunks. B: sums at queries, the next chunk's keys and v are complete.
         unsafe { sync_threads() };
         // SAFETY: the last reads of the tiles lie before this barrier.
-        unsafe { inputs.stage_queries(tokens > CHUNK as u32) };
+        unsafe { inputs.stage_queries::<AHEAD>() };
 
         for index in 0..2 {
             // SAFETY: bounds: of eight warps, a quad a lane and octet. Barrier: B.
             let other: Quad =
-                unsafe { Tile::quad(&raw mut (*shared).at_queries[part.partner], 4 * (32 * index + lane)) };
+                unsafe { Tile::quad(&raw mut (*exchange).at_queries[part.partner], 4 * (32 * index + lane)) };
             let octet = Rows::octet(half, index);
             for i in 0..4 {
                 let (column, next) = (column_of(i), i % 2);
@@ -364,16 +367,14 @@ pub unsafe fn run(args: Args) {
                 let value = fma(factors[index][next], at_query, own[index][i] * y_inverse[column]);
                 let token = 8 * octet + next;
                 let exists = token + 2 * (lane % 4) < tokens as usize;
+                let value = value * factors[index][2 + next];
                 // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
-                unsafe {
-                    out.put_if(exists, token * args.out_token_stride + 8 * column, value * factors[index][2 + next]);
-                }
+                unsafe { out.put_if(exists, token * args.out_token_stride + 8 * column, value) };
             }
         }
         // SAFETY: complete by the barriers; all lanes are here. After the last chunk there are no next keys, and what they
         // give is not used.
         unsafe {
-            let (keys, next_keys) = (part.keys(chunk), part.keys(chunk + 1));
             at_keys = totals(&update(keys, next_keys, &rows, decay, &d_halves, &mut s, &mut halves));
             own_largest = largest_of(&s);
             // The partner has read the last ones before barrier B.
@@ -382,7 +383,7 @@ pub unsafe fn run(args: Args) {
         }
         out = out.offset(CHUNK * args.out_token_stride);
         tokens = tokens.saturating_sub(CHUNK as u32);
-        chunk += 1;
+        (of_keys, of_queries) = (next_of_keys, next_place::<AHEAD>(of_queries));
     }
     wait::<0>();
 
@@ -397,3 +398,16 @@ pub unsafe fn run(args: Args) {
         }
     }
 }
+
+/// Waits for the groups of copies but for those of chunks further ahead, and `more`, which is 0 or 1.
+#[inline(always)]
+fn wait_for_all_but<const AHEAD: usize>(more: usize) {
+    match 2 * (AHEAD - 1) + more {
+        0 => wait::<0>(),
+        1 => wait::<1>(),
+        2 => wait::<2>(),
+        _ => wait::<3>(),
+    }
+}
+
+const _: () = assert!(2 * SHARED_BYTES.len() - 1 == 3, "every number of groups has a wait");

@@ -39,7 +39,7 @@ pub const TOKEN_MATRIX: usize = 3 * CHUNK * CHUNK / 8;
 pub const FACTORS: usize = 4 * TOKEN_MATRIX;
 /// Where c is.
 pub const OUT_FACTORS: usize = FACTORS + 2 * CHUNK;
-/// Where e^(G_last) is, and after it the sum of the magnitudes of T's entries.
+/// Where e^(G_last) is, and after it the sums of the magnitudes of T's entries, of its first and of its last 16 tokens.
 pub const TOTAL_DECAY: usize = OUT_FACTORS + CHUNK;
 /// Floats of a value head's part.
 pub const HEAD_FLOATS: usize = TOTAL_DECAY + 4;

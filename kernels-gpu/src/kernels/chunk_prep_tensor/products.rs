@@ -9,14 +9,13 @@ use cuda_std::tensor::{MatrixRow, load_matrix_x4, mma_16x8x16};
 
 /// Steps of sixteen rows.
 const STEPS: usize = HEAD_DIM / 16;
-/// Floats of sixteen tokens' keys.
-const KEY_STEP: usize = 16 * HEAD_DIM / 2;
+/// Floats of a token's key, and of sixteen tokens' ones.
+const KEY_ROW: usize = HEAD_DIM / 2;
+const KEY_STEP: usize = 16 * KEY_ROW;
 
-/// Sixteen tokens of keys or queries, with as many or the earlier sixteen keys: what a warp multiplies. The lower triangles
-/// of k.k and q.k are six such tiles.
+/// Sixteen tokens with eight earlier ones: what a warp multiplies. The lower triangle is six such tiles.
 #[derive(Clone, Copy)]
 pub struct TilePlace {
-    is_query: bool,
     /// First token, and first earlier token.
     token: usize,
     earlier: usize,
@@ -28,12 +27,11 @@ pub const TILES: usize = 6;
 impl TilePlace {
     #[inline(always)]
     pub fn of(warp: usize) -> Self {
-        let third = warp % 3;
-        Self { is_query: warp >= 3, token: if third == 0 { 0 } else { 16 }, earlier: if third == 2 { 16 } else { 0 } }
+        if warp < 2 { Self { token: 0, earlier: 8 * warp } } else { Self { token: 16, earlier: 8 * (warp - 2) } }
     }
 }
 
-/// The lane's part of a tile: [octet of earlier tokens][element of a sum].
+/// The lane's part of a tile: of k.k, and of q.k.
 pub type Products = [[f32; 4]; 2];
 
 impl Part<'_> {
@@ -46,69 +44,69 @@ impl Part<'_> {
         let (row, matrix) = (self.lane % 8, self.lane / 8);
         // SAFETY: a field.
         let keys = unsafe { &raw mut (*self.shared).keys };
-        let of = if place.is_query { 2 * KEY_MATRIX } else { 0 };
-        let first = of + place.token / 16 * KEY_STEP;
+        let tokens = place.token / 16 * KEY_STEP;
         let (mut large, mut small) = ([[0.0; 4]; 2], [[0.0; 4]; 2]);
         for step in 0..STEPS {
             // SAFETY: bounds: by `key_piece`, of four matrices. Barrier: by the caller; all lanes are here.
             unsafe {
-                let x = MatrixRow::of(keys, first + key_piece(row + 8 * (matrix % 2), 2 * step + matrix / 2));
-                let k = key_piece(row + 8 * (matrix / 2), 2 * step + matrix % 2);
-                let k = MatrixRow::of(keys, place.earlier / 16 * KEY_STEP + k);
-                let (x_high, x_low) = (load_matrix_x4(x), load_matrix_x4(x.offset(KEY_MATRIX)));
-                let (k_high, k_low) = (load_matrix_x4(k), load_matrix_x4(k.offset(KEY_MATRIX)));
-                for octet in 0..2 {
-                    let pair = |k: [u32; 4]| [k[2 * octet], k[2 * octet + 1]];
-                    small[octet] = mma_16x8x16(small[octet], x_low, pair(k_high));
-                    small[octet] = mma_16x8x16(small[octet], x_high, pair(k_low));
+                let x = tokens + key_piece(row + 8 * (matrix % 2), 2 * step + matrix / 2);
+                let x = MatrixRow::of(keys, x);
+                // Both parts of the earlier keys by one load.
+                let k = place.earlier * KEY_ROW + key_piece(row, 2 * step + matrix % 2);
+                let k = load_matrix_x4(MatrixRow::of(keys, matrix / 2 * KEY_MATRIX + k));
+                let (k_high, k_low) = ([k[0], k[1]], [k[2], k[3]]);
+                for of in 0..2 {
+                    let x = x.offset(2 * of * KEY_MATRIX);
+                    let (x_high, x_low) = (load_matrix_x4(x), load_matrix_x4(x.offset(KEY_MATRIX)));
+                    small[of] = mma_16x8x16(small[of], x_low, k_high);
+                    small[of] = mma_16x8x16(small[of], x_high, k_low);
                     // From zero, since tensor cores round toward zero, all sums of equal keys alike.
-                    let sums = mma_16x8x16([0.0; 4], x_high, pair(k_high));
+                    let sums = mma_16x8x16([0.0; 4], x_high, k_high);
                     for i in 0..4 {
-                        large[octet][i] += sums[i];
+                        large[of][i] += sums[i];
                     }
                 }
             }
         }
         let mut products = [[0.0; 4]; 2];
-        for octet in 0..2 {
+        for of in 0..2 {
             for i in 0..4 {
-                products[octet][i] = fma(small[octet][i], 1.0 / SECOND_PART_SCALE, large[octet][i]);
+                products[of][i] = fma(small[of][i], 1.0 / SECOND_PART_SCALE, large[of][i]);
             }
         }
         products
     }
 
-    /// The tile's entries of A or Q of every value head, and of keys the squares of their lengths.
+    /// The tile's entries of A and Q of every value head, and the squares of keys' lengths.
     ///
     /// # Safety
     /// Sums of gates and scales are complete; nobody reads A, Q and the squares before a barrier.
     #[inline(always)]
     pub unsafe fn weigh<const VALUES: usize>(&self, place: TilePlace, products: &Products) {
-        for_each!(OCTET in [0 1] {
-            for_each!(I in [0 1 2 3] {
-                let token = place.token + self.lane / 4 + 8 * (I / 2);
-                let earlier = place.earlier + 8 * OCTET + 2 * (self.lane % 4) + I % 2;
-                // Blocks above the diagonal have no place in a triangle.
-                if earlier / 4 <= token / 4 {
-                    // SAFETY: by the caller.
-                    unsafe { self.weigh_entry::<VALUES>(place.is_query, token, earlier, products[OCTET][I]) };
-                }
-            });
+        for_each!(I in [0 1 2 3] {
+            let token = place.token + self.lane / 4 + 8 * (I / 2);
+            let earlier = place.earlier + 2 * (self.lane % 4) + I % 2;
+            // Blocks above the diagonal have no place in a triangle.
+            if earlier / 4 <= token / 4 {
+                // SAFETY: by the caller.
+                unsafe { self.weigh_entry::<VALUES>(token, earlier, [products[0][I], products[1][I]]) };
+            }
         });
     }
 
-    /// An entry of A or Q, of every value head.
+    /// An entry of A and of Q, of every value head.
     ///
     /// # Safety
     /// As [`Part::weigh`]; `token` and `earlier` are below 32 and a place in the triangle, the lane's alone.
     #[inline(always)]
-    unsafe fn weigh_entry<const VALUES: usize>(&self, is_query: bool, token: usize, earlier: usize, product: f32) {
-        let of = usize::from(is_query);
+    unsafe fn weigh_entry<const VALUES: usize>(&self, token: usize, earlier: usize, products: [f32; 2]) {
         // SAFETY: bounds: by the caller. Barrier: by the caller.
-        let product = unsafe {
+        let [k_k, q_k] = unsafe {
             let scales = &raw mut (*self.shared).scales;
-            product * (Tile::at(scales, of * CHUNK + token) * Tile::at(scales, earlier))
+            let scale = Tile::at(scales, earlier);
+            [products[0] * (Tile::at(scales, token) * scale), products[1] * (Tile::at(scales, CHUNK + token) * scale)]
         };
+        let index = triangle_index(token, earlier / 4) + earlier % 4;
         for value in 0..VALUES {
             let head = self.head(value);
             // SAFETY: as above.
@@ -118,21 +116,17 @@ impl Part<'_> {
                 (high + low, Tile::at(&raw mut (*head).beta, token))
             };
             // Later tokens are left out before the exponential: theirs would be infinite.
-            let weighed = exp(if earlier <= token { exponent } else { 0.0 }) * product;
-            let index = triangle_index(token, earlier / 4) + earlier % 4;
+            let decay = exp(if earlier <= token { exponent } else { 0.0 });
+            let minus_a = if earlier < token { -(beta * (decay * k_k)) } else { 0.0 };
             // SAFETY: as above. Owner: by the caller.
             unsafe {
-                if is_query {
-                    Tile::put(&raw mut (*head).q, index, if earlier <= token { weighed } else { 0.0 });
-                } else {
-                    let entry = if earlier < token { -(beta * weighed) } else { 0.0 };
-                    Tile::put(&raw mut (*head).minus_a, index, entry);
-                }
+                Tile::put(&raw mut (*head).minus_a, index, minus_a);
+                Tile::put(&raw mut (*head).q, index, if earlier <= token { decay * q_k } else { 0.0 });
             }
         }
-        if !is_query && earlier == token {
+        if earlier == token {
             // SAFETY: as above.
-            unsafe { Tile::put(&raw mut (*self.shared).squares, token, product) };
+            unsafe { Tile::put(&raw mut (*self.shared).squares, token, k_k) };
         }
     }
 }

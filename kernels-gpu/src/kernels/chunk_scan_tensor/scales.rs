@@ -1,6 +1,7 @@
 //! The powers of two by which a column's state and y are kept, so that 16 bits carry them. Each column has its own, and they
 //! are chosen anew in every chunk, so that no column's result depends on another's.
 use super::factors::{Columns, ROW_OCTETS, State, Sums, TOKEN_OCTETS, column_of};
+use crate::kernels::chunk_tensor::T_SCALE_EXPONENT;
 use cuda_std::float::{fma, power_of_two};
 use cuda_std::warp::warp_shuffle_xor;
 
@@ -86,9 +87,9 @@ impl Scale {
     }
 
     /// Moves on past a chunk whose largest y has the magnitude `y`, whose keys' largest element is at most 1, whose T has
-    /// entries of `t_sum` together, stored times 2^`t_exponent`. The state's new scale holds whatever the chunk may add.
+    /// entries of `t_sum` together. The state's new scale holds whatever the chunk may add.
     #[inline(always)]
-    pub fn advance(&mut self, y: f32, total_decay: f32, t_sum: f32, t_exponent: i32) -> Change {
+    pub fn advance(&mut self, y: f32, total_decay: f32, t_sum: f32) -> Change {
         let bound = fma(self.largest * self.inverse(), total_decay, y * t_sum);
         let exponent = (LARGEST_BOUND - exponent_of(bound)).clamp(LEAST_EXPONENT, MOST_EXPONENT);
         let y_exponent = (LARGEST - exponent_of(y)).clamp(LEAST_EXPONENT, MOST_EXPONENT);
@@ -97,7 +98,7 @@ impl Scale {
         Change {
             y_exponent,
             decay: total_decay * power_of_two(shift),
-            gain: power_of_two((self.exponent - y_exponent - t_exponent).clamp(-126, 127)),
+            gain: power_of_two((self.exponent - y_exponent - T_SCALE_EXPONENT).clamp(-126, 127)),
         }
     }
 }
@@ -135,7 +136,7 @@ mod tests {
                         let mut scale = Scale::of(state);
                         let before = scale.factor();
                         assert!(state * before < 32_768.0);
-                        let change = scale.advance(y, decay, t_sum, 12);
+                        let change = scale.advance(y, decay, t_sum);
                         assert!(change.decay.is_finite() && change.gain.is_finite());
                         let left = f64::from(state) * f64::from(before) * f64::from(change.decay);
                         let added = f64::from(y) * f64::from(t_sum) * f64::from(scale.factor());
