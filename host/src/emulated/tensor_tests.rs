@@ -204,7 +204,8 @@ fn repeated_keys() {
         }
         inputs.g.fill(0.0);
         inputs.beta.fill(beta);
-        assert_errors(&format!("repeated keys, beta {beta}"), &inputs, 10.0);
+        // Nothing forgets an error, and at 2 nothing damps it: 5e-5.
+        assert_errors(&format!("repeated keys, beta {beta}"), &inputs, 50.0 / 4.0);
     }
 }
 

@@ -20,18 +20,13 @@ pub fn unpack_f16x2(pair: u32) -> (f32, f32) {
     imp::unpack_f16x2(pair)
 }
 
-/// The second part of [`split_f16x2`] is kept so much larger.
-pub const SECOND_PART_SCALE: f32 = (1 << 11) as f32;
-
-/// `low` and `high` as two 16-bit floats each: both pairs of first parts, and of what those leave, times
-/// [`SECOND_PART_SCALE`], so that second parts have the range of first ones. Together they have 22 bits of what is between
-/// 2^-14 and 2^16, and what is below still 11 bits down to 2^-36.
+/// `low` and `high` as the sum of two 16-bit floats each: both pairs of first parts, and of what those leave. The sum has
+/// 22 bits where it is not too small for them: below 2^-3, its last bit is 2^-25.
 #[inline(always)]
 pub fn split_f16x2(low: f32, high: f32) -> (u32, u32) {
     let first = pack_f16x2(low, high);
     let (first_low, first_high) = unpack_f16x2(first);
-    let second = pack_f16x2((low - first_low) * SECOND_PART_SCALE, (high - first_high) * SECOND_PART_SCALE);
-    (first, second)
+    (first, pack_f16x2(low - first_low, high - first_high))
 }
 
 /// `e^x` within 2 units in the last place of the exact value for every `x`, subnormal results included: 1 at 0, 0 below

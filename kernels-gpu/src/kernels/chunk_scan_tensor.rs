@@ -9,30 +9,31 @@
 //!   update    s^T <- e^(G_last) s^T + d'^T k'                       16 x 64 a warp, sums over 32 tokens
 //! ```
 //! # Threads: one block per (half of the columns, value head); 8 warps = 4 times 16 columns x 2 halves of the rows
-//! What a product leaves in a lane's registers is what the next one takes from them: s, y and d' never leave the warp. Only
-//! the two halves' sums over rows are exchanged: at keys, whole, since both need y; at queries by octets of tokens, of which
-//! each half writes two. Two warps a scheduler, each of whose products wait for the ones before, fill each other's waits.
+//! What a product leaves in a lane's registers is what the next one takes from them. A warp keeps its rows of s, and makes y
+//! and d' of half of the tokens; with its partner, which has the other rows of the same columns, it exchanges sums over rows
+//! at the partner's tokens, and y and d' in 16 bits.
 //! ```text
 //!   lane = 4 column + pair      s[n][..] columns `column` and `column + 8` of rows 8 n + 2 pair and the next
 //! ```
 //! # Barriers and memory
-//! Two barriers a chunk. Tiles are copied `AHEAD` chunks before their own, so that there are one more of those that the
-//! chunk before already reads:
+//! Tiles are copied `AHEAD` chunks before their own, so that there is one more of the keys, which the chunk before already
+//! reads:
 //! ```text
 //!   A  sums at keys, queries, T, P of this chunk are complete;   keys and v of the chunk `AHEAD` after it start
-//!      y, queries, d', outputs' sums
-//!   B  the next chunk's keys and v are complete;                 queries, T, P of the chunk `AHEAD` after this start
+//!      own y, sums at queries
+//!   Y  y is complete
+//!      own d', outputs' sums
+//!   B  d', sums at queries, the next chunk's keys and v          queries, T, P of the chunk `AHEAD` after this start
+//!      are complete;
 //!      outputs, state, its sums at the next chunk's keys
 //! ```
-//! A copy takes about as long as a chunk, so two chunks ahead are faster where a block may have that much shared memory.
 //! # Range
-//! Each column of s and of y is kept times a power of two of its own, exact, which brings its largest element near the upper
-//! end of a 16-bit float's range: y's from its elements, s's from its largest element before the chunk and what the chunk
-//! can add at most.
+//! Each column of s and of y is kept times a power of two of its own, exact, which puts a bound of it near the upper end of a
+//! 16-bit float's range: y's from the largest v and the largest s, s's from its largest element and what the chunk can add.
 //!
 //! # Rounding
-//! Tensor cores round toward zero, so the small products are added up apart from the large ones, and the state itself is
-//! not accumulated there: each chunk's part starts from zero.
+//! Tensor cores round toward zero, so the small products come before the large ones, and the state itself is not
+//! accumulated there: each chunk's part starts from zero.
 mod factors;
 mod inputs;
 mod products;
@@ -42,15 +43,15 @@ use super::chunk::{Args, CHUNK, chunk_kernel};
 use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY};
 use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait;
-use cuda_std::float::{fma, power_of_two};
+use cuda_std::float::fma;
 use cuda_std::memory::Quad;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
 use cuda_std::{GlobalMut, Tile};
-use factors::{Columns, Halves, ROW_OCTETS, State, Sums, TOKEN_OCTETS, column_of, totals};
+use factors::{Columns, Halves, Own, Pair, ROW_OCTETS, ROW_STEPS, State, column_of, scaled};
 use inputs::{Inputs, Tiles, next_place};
-use products::{Rows, own_outputs, project, solve, update};
-use scales::{Scale, largest_of, scale_state, scale_tokens};
+use products::{Rows, octet, own_d, own_outputs, project, update};
+use scales::{Scale, largest_finite_of, largest_of, scale_state};
 
 /// Threads of a block.
 pub const THREADS: usize = 256;
@@ -83,8 +84,8 @@ type HeadTile = Tile<HEAD_FLOATS>;
 struct Shared<const AHEAD: usize, const AHEAD_AND_ONE: usize> {
     /// [chunk % (AHEAD + 1)] `key_piece`                     copies of all       project, update
     keys: [KeyTile; AHEAD_AND_ONE],
-    /// [chunk % (AHEAD + 1)][token][column]                  copies of all       y
-    v: [VTile; AHEAD_AND_ONE],
+    /// [chunk % AHEAD][token][column]                        copies of all       y
+    v: [VTile; AHEAD],
     /// [chunk % AHEAD] `key_piece`                           copies of all       project
     queries: [KeyTile; AHEAD],
     /// [chunk % AHEAD] `token_piece`: T, P; factors          copies of all       solve, factors
@@ -92,15 +93,21 @@ struct Shared<const AHEAD: usize, const AHEAD_AND_ONE: usize> {
     exchange: Exchange,
 }
 
+/// Two quads a lane: [index][lane].
+type PairTile = Tile<{ 2 * 32 * 4 }>;
+
 /// What warps leave their partners.                         written by          read by
 #[repr(C, align(16))]
 struct Exchange {
-    /// [warp][octet of tokens][lane]: sums at keys           each warp           its partner
-    at_keys: [Tile<{ TOKEN_OCTETS * 32 * 4 }>; WARPS],
-    /// [warp][partner's octet of tokens][lane]: at queries   each warp           its partner
-    at_queries: [Tile<{ 2 * 32 * 4 }>; WARPS],
-    /// [warp][lane / 4][2]: largest elements of columns      each warp           its partner
-    largest: [Tile<COLUMNS_PER_WARP>; WARPS],
+    /// [warp]: sums at keys, at queries, of the partner's     each warp           its partner
+    /// octets
+    at_keys: [PairTile; WARPS],
+    at_queries: [PairTile; WARPS],
+    /// [warp]: own y, own d' in 16 bits, high and low         each warp           its partner
+    y: [PairTile; WARPS],
+    d: [PairTile; WARPS],
+    /// [warp][lane / 4]: largest of two columns' s, v         each warp           its partner
+    largest: [Tile<{ 8 * 4 }>; WARPS],
 }
 
 /// Bytes of shared memory with tiles copied one chunk ahead, and two.
@@ -131,110 +138,103 @@ impl Part<'_> {
         row * self.args.state_row_stride + first_column + self.lane / 4 + 8 * column_of(i)
     }
 
-    /// Leaves the partner the largest elements of the warp's columns.
+    /// Leaves the partner two quads.
     ///
     /// # Safety
     /// A barrier follows before the partner reads, one has passed since it did.
     #[inline(always)]
-    unsafe fn give_largest(&self, largest: Columns<f32>) {
+    unsafe fn give(&self, tiles: *mut [PairTile; WARPS], quads: [Quad; 2]) {
+        let tile = tiles.cast::<PairTile>().wrapping_add(self.warp);
+        // SAFETY: bounds: of eight warps, a quad a lane and index. Owner: this lane alone has them. Barrier: by the caller.
+        unsafe {
+            Tile::put_quad(tile, 4 * self.lane, quads[0]);
+            Tile::put_quad(tile, 4 * (32 + self.lane), quads[1]);
+        }
+    }
+
+    /// What the partner has given.
+    ///
+    /// # Safety
+    /// A barrier has passed since.
+    #[inline(always)]
+    unsafe fn take(&self, tiles: *mut [PairTile; WARPS]) -> [Quad; 2] {
+        let tile = tiles.cast::<PairTile>().wrapping_add(self.partner);
+        // SAFETY: bounds: of eight warps, a quad a lane and index. Barrier: by the caller.
+        [0, 1].map(|index| unsafe { Tile::quad(tile, 4 * (32 * index + self.lane)) })
+    }
+
+    /// Leaves the partner the largest elements of the warp's part of s, and of its own tokens' v.
+    ///
+    /// # Safety
+    /// As [`Part::give`].
+    #[inline(always)]
+    unsafe fn give_largest(&self, s: Columns<f32>, v: Columns<f32>) {
         if self.lane % 4 == 0 {
             // SAFETY: bounds: of eight warps. Owner: this lane alone has the columns. Barrier: by the caller.
             unsafe {
                 let tile = &raw mut (*self.exchange).largest[self.warp];
-                Tile::put(tile, self.lane / 4 * 2, largest[0]);
-                Tile::put(tile, self.lane / 4 * 2 + 1, largest[1]);
+                Tile::put_quad(tile, self.lane, [s[0], s[1], v[0], v[1]]);
             }
         }
     }
 
-    /// The largest elements of the whole columns.
+    /// The largest elements of the whole columns of s and v.
     ///
     /// # Safety
     /// A barrier has passed since the partner gave its part.
     #[inline(always)]
-    unsafe fn whole_largest(&self, own: Columns<f32>) -> Columns<f32> {
+    unsafe fn whole_largest(&self, s: Columns<f32>, v: Columns<f32>) -> [Columns<f32>; 2] {
         // SAFETY: bounds: of eight warps. Barrier: by the caller.
-        unsafe {
-            let tile = &raw mut (*self.exchange).largest[self.partner];
-            [0, 1].map(|column| own[column].max(Tile::at(tile, self.lane / 4 * 2 + column)))
-        }
+        let other = unsafe { Tile::quad(&raw mut (*self.exchange).largest[self.partner], self.lane / 4 * 4) };
+        [[s[0].max(other[0]), s[1].max(other[1])], [v[0].max(other[2]), v[1].max(other[3])]]
     }
 
-    /// Leaves the partner the sums at keys over the warp's rows.
+    /// v of the own octets.
     ///
     /// # Safety
-    /// As [`Part::give_largest`].
+    /// v is complete.
     #[inline(always)]
-    unsafe fn give_at_keys(&self, sums: &[Sums; TOKEN_OCTETS]) {
-        for octet in 0..TOKEN_OCTETS {
-            // SAFETY: as there; a quad a lane and octet.
-            unsafe {
-                let tile = &raw mut (*self.exchange).at_keys[self.warp];
-                Tile::put_quad(tile, 4 * (32 * octet + self.lane), sums[octet]);
-            }
-        }
-    }
-
-    /// y: v less what the state gives at keys.
-    ///
-    /// # Safety
-    /// v and the value head's part are complete, and the partner's sums.
-    #[inline(always)]
-    unsafe fn y(
-        &self,
-        v: *mut VTile,
-        head: *mut HeadTile,
-        own: &[Sums; TOKEN_OCTETS],
-        inverse: Columns<f32>,
-    ) -> [Sums; TOKEN_OCTETS] {
+    unsafe fn own_v(&self, v: *mut VTile) -> Own {
         let (column, pair) = (self.lane / 4, self.lane % 4);
         let first = 2 * pair * V_STRIDE + self.warp % BANDS * COLUMNS_PER_WARP + column;
-        let mut y = [[0.0; 4]; TOKEN_OCTETS];
-        for octet in 0..TOKEN_OCTETS {
-            // SAFETY: bounds: four octets of four pairs, of eight warps. Barrier: by the caller.
-            let (factors, other): (Quad, Quad) = unsafe {
-                let other = &raw mut (*self.exchange).at_keys[self.partner];
-                (Tile::quad(head, FACTORS + 4 * (4 * octet + pair)), Tile::quad(other, 4 * (32 * octet + self.lane)))
-            };
-            for i in 0..4 {
-                let at_key = (own[octet][i] + other[i]) * inverse[column_of(i)];
-                // SAFETY: bounds: token < 32, columns below 64. Barrier: by the caller.
-                let v = unsafe { Tile::at(v, first + (8 * octet + i % 2) * V_STRIDE + 8 * column_of(i)) };
-                y[octet][i] = fma(-factors[i % 2], at_key, v);
-            }
-        }
-        y
+        [0, 1].map(|index| {
+            let first = first + 8 * octet(self.half, index) * V_STRIDE;
+            // SAFETY: bounds: token < 32, columns below 64. Barrier: by the caller.
+            [0, 1, 2, 3].map(|i| unsafe { Tile::at(v, first + i % 2 * V_STRIDE + 8 * column_of(i)) })
+        })
     }
 
-    /// Leaves the partner the sums at those queries whose output it writes.
-    ///
-    /// # Safety
-    /// As [`Part::give_largest`].
-    #[inline(always)]
-    unsafe fn give_at_queries(&self, sums: [Sums; 2]) {
-        for index in 0..2 {
-            // SAFETY: as there; a quad a lane and octet.
-            unsafe {
-                let tile = &raw mut (*self.exchange).at_queries[self.warp];
-                Tile::put_quad(tile, 4 * (32 * index + self.lane), sums[index]);
-            }
-        }
-    }
-
-    /// f and c of the tokens of the warp's own octet `index` that the lane has.
+    /// h and f of the tokens of an own octet that the lane has.
     ///
     /// # Safety
     /// The value head's part is complete.
     #[inline(always)]
-    unsafe fn out_factors(&self, head: *mut HeadTile, index: usize) -> Quad {
-        let (octet, pair) = (Rows::octet(self.half, index), self.lane % 4);
+    unsafe fn factors(&self, head: *mut HeadTile, index: usize) -> Quad {
         // SAFETY: bounds: four octets of four pairs. Barrier: by the caller.
-        unsafe {
-            let factors = Tile::quad(head, FACTORS + 4 * (4 * octet + pair));
-            let at = OUT_FACTORS + 8 * octet + 2 * pair;
-            [factors[2], factors[3], Tile::at(head, at), Tile::at(head, at + 1)]
-        }
+        unsafe { Tile::quad(head, FACTORS + 4 * (4 * octet(self.half, index) + self.lane % 4)) }
     }
+
+    /// c of the same.
+    ///
+    /// # Safety
+    /// As [`Part::factors`].
+    #[inline(always)]
+    unsafe fn out_factors(&self, head: *mut HeadTile, index: usize) -> [f32; 2] {
+        let at = OUT_FACTORS + 8 * octet(self.half, index) + 2 * (self.lane % 4);
+        // SAFETY: bounds: four octets of four pairs. Barrier: by the caller.
+        unsafe { [Tile::at(head, at), Tile::at(head, at + 1)] }
+    }
+}
+
+/// A register of halves as it stands in memory, and back.
+#[inline(always)]
+fn as_quads(pair: &Pair) -> [Quad; 2] {
+    [pair.high.map(f32::from_bits), pair.low.map(f32::from_bits)]
+}
+
+#[inline(always)]
+fn as_pair(quads: [Quad; 2]) -> Pair {
+    Pair { high: quads[0].map(f32::to_bits), low: quads[1].map(f32::to_bits) }
 }
 
 /// The kernel.
@@ -260,12 +260,17 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
     let shared = dynamic_shared_mem::<Shared<AHEAD, AHEAD_AND_ONE>>();
     // SAFETY: fields.
     let (tiles, exchange) = unsafe { (Tiles::of(shared), &raw mut (*shared).exchange) };
+    // SAFETY: fields.
+    let [to_keys, to_queries, to_y, to_d] = unsafe {
+        let (to_keys, to_queries) = (&raw mut (*exchange).at_keys, &raw mut (*exchange).at_queries);
+        [to_keys, to_queries, &raw mut (*exchange).y, &raw mut (*exchange).d]
+    };
     let part = Part { args: &args, lane, warp, partner: (warp + BANDS) % WARPS, half, exchange };
     let mut inputs = Inputs::of(&args, thread, tiles, key_head, value_head, block_column);
     for _ in 0..AHEAD {
         // SAFETY: nothing has been read yet.
         unsafe {
-            inputs.stage_keys::<AHEAD_AND_ONE>();
+            inputs.stage_keys::<AHEAD, AHEAD_AND_ONE>();
             inputs.stage_queries::<AHEAD>();
         }
     }
@@ -280,116 +285,127 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             }
         }
     }
-    // SAFETY: all lanes are here; the barrier follows.
-    let own_largest = unsafe { largest_of(&s) };
-    // SAFETY: nobody has read anything yet.
-    unsafe { part.give_largest(own_largest) };
-    wait_for_all_but::<AHEAD>(1);
-    // SAFETY: all threads are here. The first chunk's keys and v, and the largest elements, are complete.
-    unsafe { sync_threads() };
-    // SAFETY: complete by the barrier.
-    let mut scales = unsafe { part.whole_largest(own_largest) }.map(Scale::of);
-    scale_state(&mut s, scales.map(|scale| scale.factor()));
-    let mut halves = Halves::of(&s);
-    let rows = Rows::of(lane, half);
-    let mut own_largest = scales.map(|scale| scale.largest);
-    let mut at_keys = [[0.0; 4]; TOKEN_OCTETS];
-    if args.tokens > 0 {
+    let mut tokens = args.tokens;
+    if tokens > 0 {
+        let rows = Rows::of(lane, half);
+        // SAFETY: all lanes are here.
+        let mut s_largest = unsafe { largest_of(&s) };
+        // SAFETY: nobody has read anything yet.
+        unsafe { part.give_largest(s_largest, [0.0; 2]) };
+        wait_for_all_but::<AHEAD>(1);
+        // SAFETY: all threads are here. The first chunk's keys and v, and the largest elements, are complete.
+        unsafe { sync_threads() };
         // SAFETY: complete by the barrier; all lanes are here.
-        at_keys = totals(&unsafe { project(tiles.keys, rows.keys, &rows, &halves) });
+        let (mut scales, mut v) = unsafe {
+            let [whole, _] = part.whole_largest(s_largest, [0.0; 2]);
+            s_largest = whole;
+            (whole.map(Scale::of), part.own_v(tiles.v))
+        };
+        scale_state(&mut s, scales.map(Scale::factor));
+        s_largest = [0, 1].map(|column| s_largest[column] * scales[column].factor());
+        let mut halves = Halves::<ROW_STEPS>::of(&s);
+        // SAFETY: complete by the barrier; all lanes are here.
+        let (mut at_keys, mut v_largest) = unsafe { (project(tiles.keys, &rows, &halves), largest_finite_of(&v)) };
         // SAFETY: all threads are here. All have read the largest elements.
         unsafe { sync_threads() };
         // SAFETY: the barrier that follows is the first one of the chunk.
         unsafe {
-            part.give_at_keys(&at_keys);
-            part.give_largest(own_largest);
+            part.give(to_keys, [at_keys[2], at_keys[3]]);
+            part.give_largest(s_largest, v_largest);
         }
-    }
-    let out_index =
-        value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + first_column + lane / 4;
-    let mut out: GlobalMut<f32> = args.out.offset(out_index);
-    let mut tokens = args.tokens;
-    // The chunk's places among the tiles.
-    let (mut of_keys, mut of_queries) = (0, 0);
-    while tokens > 0 {
-        wait_for_all_but::<AHEAD>(0);
-        // SAFETY: all threads run all chunks. A: sums at keys, queries and the value head's part are complete.
-        unsafe { sync_threads() };
-        // SAFETY: the last reads of the tiles lie before this barrier.
-        unsafe { inputs.stage_keys::<AHEAD_AND_ONE>() };
-        let next_of_keys = next_place::<AHEAD_AND_ONE>(of_keys);
-        let (keys, next_keys) = (tiles.keys.wrapping_add(of_keys), tiles.keys.wrapping_add(next_of_keys));
-        let (queries, head) = (tiles.queries.wrapping_add(of_queries), tiles.head.wrapping_add(of_queries));
+        let out_index =
+            value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + first_column + lane / 4;
+        let mut out: GlobalMut<f32> = args.out.offset(out_index);
+        // The chunk's places among the tiles.
+        let (mut of_keys, mut of_queries) = (0, 0);
+        while tokens > 0 {
+            wait_for_all_but::<AHEAD>(0);
+            // SAFETY: all threads run all chunks. A: sums at keys, queries and the value head's part are complete.
+            unsafe { sync_threads() };
+            // SAFETY: the last reads of the tiles lie before this barrier.
+            unsafe { inputs.stage_keys::<AHEAD, AHEAD_AND_ONE>() };
+            let (next_of_keys, next_of_queries) =
+                (next_place::<AHEAD_AND_ONE>(of_keys), next_place::<AHEAD>(of_queries));
+            let (keys, next_keys) = (tiles.keys.wrapping_add(of_keys), tiles.keys.wrapping_add(next_of_keys));
+            let (queries, head) = (tiles.queries.wrapping_add(of_queries), tiles.head.wrapping_add(of_queries));
 
-        // SAFETY: complete by barrier A; all lanes are here.
-        let (y_halves, y_inverse, s_inverse, decay, gain) = unsafe {
-            let largest = part.whole_largest(own_largest);
-            (scales[0].largest, scales[1].largest) = (largest[0], largest[1]);
-            let s_inverse = scales.map(|scale| scale.inverse());
-            let mut y = part.y(tiles.v.wrapping_add(of_keys), head, &at_keys, s_inverse);
-            let [total_decay, early_sum, late_sum] = [0, 1, 2].map(|i| Tile::at(head, TOTAL_DECAY + i));
-            let largest_y = largest_of(&y);
-            let [mut first, mut second] = scales;
-            let t_sum = early_sum + late_sum;
-            let changes =
-                [first.advance(largest_y[0], total_decay, t_sum), second.advance(largest_y[1], total_decay, t_sum)];
-            scales = [first, second];
-            scale_tokens(&mut y, changes.map(|change| power_of_two(change.y_exponent)));
-            let y_inverse = changes.map(|change| power_of_two(-change.y_exponent));
-            let (decay, gain) = (changes.map(|change| change.decay), changes.map(|change| change.gain));
-            (Halves::of_tokens(&y), y_inverse, s_inverse, decay, gain)
-        };
-        // SAFETY: as above.
-        let (d_halves, at_queries, own, factors) = unsafe {
-            let sums = project(queries, rows.queries, &rows, &halves);
-            let mut d = totals(&solve(head, &rows, &y_halves));
-            scale_tokens(&mut d, gain);
-            let own = totals(&own_outputs(head, &rows, &y_halves));
-            let at_queries = totals(&sums);
-            part.give_at_queries([at_queries[2], at_queries[3]]);
-            let factors = [0, 1].map(|index| part.out_factors(head, index));
-            (Halves::of_tokens(&d), [at_queries[0], at_queries[1]], own, factors)
-        };
-        wait_for_all_but::<AHEAD>(0);
-        // SAFETY: all threads run all chunks. B: sums at queries, the next chunk's keys and v are complete.
-        unsafe { sync_threads() };
-        // SAFETY: the last reads of the tiles lie before this barrier.
-        unsafe { inputs.stage_queries::<AHEAD>() };
+            // SAFETY: complete by barrier A; all lanes are here.
+            let (columns, h_f, y, at_queries) = unsafe {
+                let [s_largest, v_largest] = part.whole_largest(s_largest, v_largest);
+                let [total_decay, early_sum, late_sum, _] = Tile::quad(head, TOTAL_DECAY);
+                let [mut first, mut second] = scales;
+                let t_sum = early_sum + late_sum;
+                let columns = [
+                    first.advance(s_largest[0], v_largest[0], total_decay, t_sum),
+                    second.advance(s_largest[1], v_largest[1], total_decay, t_sum),
+                ];
+                scales = [first, second];
+                let others = part.take(to_keys);
+                let h_f = [0, 1].map(|index| part.factors(head, index));
+                let mut y = scaled(v, columns.map(|column| column.y));
+                for index in 0..2 {
+                    for i in 0..4 {
+                        let at_key = (at_keys[index][i] + others[index][i]) * columns[column_of(i)].s_to_y;
+                        y[index][i] = fma(-h_f[index][i % 2], at_key, y[index][i]);
+                    }
+                }
+                let y = Pair::of(y);
+                part.give(to_y, as_quads(&y));
+                let at_queries = project(queries, &rows, &halves);
+                part.give(to_queries, [at_queries[2], at_queries[3]]);
+                (columns, h_f, y, [at_queries[0], at_queries[1]])
+            };
+            // SAFETY: all threads run all chunks. Y: y is complete.
+            unsafe { sync_threads() };
+            // SAFETY: complete by barriers A and Y; all lanes are here.
+            let (d, own, c) = unsafe {
+                let y = Halves::of_tokens(&y, &as_pair(part.take(to_y)));
+                let d = Pair::of(scaled(own_d(head, &rows, &y), columns.map(|column| column.gain)));
+                part.give(to_d, as_quads(&d));
+                (d, own_outputs(head, &rows, &y), [0, 1].map(|index| part.out_factors(head, index)))
+            };
+            wait_for_all_but::<AHEAD>(0);
+            // SAFETY: all threads run all chunks. B: d', sums at queries, the next chunk's keys and v are complete.
+            unsafe { sync_threads() };
+            // SAFETY: the last reads of the tiles lie before this barrier.
+            unsafe { inputs.stage_queries::<AHEAD>() };
 
-        for index in 0..2 {
-            // SAFETY: bounds: of eight warps, a quad a lane and octet. Barrier: B.
-            let other: Quad =
-                unsafe { Tile::quad(&raw mut (*exchange).at_queries[part.partner], 4 * (32 * index + lane)) };
-            let octet = Rows::octet(half, index);
-            for i in 0..4 {
-                let (column, next) = (column_of(i), i % 2);
-                let at_query = (at_queries[index][i] + other[i]) * s_inverse[column];
-                let value = fma(factors[index][next], at_query, own[index][i] * y_inverse[column]);
-                let token = 8 * octet + next;
-                let exists = token + 2 * (lane % 4) < tokens as usize;
-                let value = value * factors[index][2 + next];
-                // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
-                unsafe { out.put_if(exists, token * args.out_token_stride + 8 * column, value) };
+            // SAFETY: complete by the barriers; all lanes are here. After the last chunk there are no next keys, nor v, and
+            // what they give is not used.
+            unsafe {
+                let d = Halves::of_tokens(&d, &as_pair(part.take(to_d)));
+                at_keys = update(keys, next_keys, &rows, columns.map(|column| column.decay), &d, &mut s, &mut halves);
+                v = part.own_v(tiles.v.wrapping_add(next_of_queries));
+                (s_largest, v_largest) = (largest_of(&s), largest_finite_of(&v));
+                // The partner has read the last ones before barriers Y and B.
+                part.give(to_keys, [at_keys[2], at_keys[3]]);
+                part.give_largest(s_largest, v_largest);
             }
+            // SAFETY: complete by barrier B.
+            let others = unsafe { part.take(to_queries) };
+            for index in 0..2 {
+                for i in 0..4 {
+                    let (column, next) = (column_of(i), i % 2);
+                    let at_query = (at_queries[index][i] + others[index][i]) * columns[column].s_inverse;
+                    let value = fma(h_f[index][2 + next], at_query, own[index][i] * columns[column].y_inverse);
+                    let token = 8 * octet(half, index) + next;
+                    let exists = token + 2 * (lane % 4) < tokens as usize;
+                    // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
+                    unsafe {
+                        out.put_if(exists, token * args.out_token_stride + 8 * column, value * c[index][next]);
+                    }
+                }
+            }
+            out = out.offset(CHUNK * args.out_token_stride);
+            tokens = tokens.saturating_sub(CHUNK as u32);
+            (of_keys, of_queries) = (next_of_keys, next_of_queries);
         }
-        // SAFETY: complete by the barriers; all lanes are here. After the last chunk there are no next keys, and what they
-        // give is not used.
-        unsafe {
-            at_keys = totals(&update(keys, next_keys, &rows, decay, &d_halves, &mut s, &mut halves));
-            own_largest = largest_of(&s);
-            // The partner has read the last ones before barrier B.
-            part.give_at_keys(&at_keys);
-            part.give_largest(own_largest);
-        }
-        out = out.offset(CHUNK * args.out_token_stride);
-        tokens = tokens.saturating_sub(CHUNK as u32);
-        (of_keys, of_queries) = (next_of_keys, next_place::<AHEAD>(of_queries));
+        wait::<0>();
+        scale_state(&mut s, scales.map(Scale::inverse));
     }
-    wait::<0>();
 
     if !args.final_state.as_ptr().is_null() {
         let state = args.final_state.offset(value_head * args.state_head_stride);
-        scale_state(&mut s, scales.map(|scale| scale.inverse()));
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone has them.

@@ -4,7 +4,7 @@ use crate::kernels::chunk::{CHUNK, triangle_index};
 use crate::kernels::chunk_tensor::{KEY_MATRIX, for_each, key_piece};
 use crate::shape::HEAD_DIM;
 use cuda_std::Tile;
-use cuda_std::float::{SECOND_PART_SCALE, exp, fma};
+use cuda_std::float::exp;
 use cuda_std::tensor::{MatrixRow, load_matrix_x4, mma_16x8x16};
 
 /// Steps of sixteen rows.
@@ -71,7 +71,7 @@ impl Part<'_> {
         let mut products = [[0.0; 4]; 2];
         for of in 0..2 {
             for i in 0..4 {
-                products[of][i] = fma(small[of][i], 1.0 / SECOND_PART_SCALE, large[of][i]);
+                products[of][i] = large[of][i] + small[of][i];
             }
         }
         products

@@ -55,6 +55,7 @@ pub struct Inputs<'a> {
     tokens_of_queries: u32,
     /// Their places among the tiles.
     of_keys: usize,
+    of_v: usize,
     of_queries: usize,
 }
 
@@ -76,6 +77,7 @@ impl<'a> Inputs<'a> {
             tokens_of_keys: args.tokens,
             tokens_of_queries: args.tokens,
             of_keys: 0,
+            of_v: 0,
             of_queries: 0,
         }
     }
@@ -99,13 +101,13 @@ impl<'a> Inputs<'a> {
     /// Starts the copies of the next chunk's keys and v, if there is one, as a group.
     ///
     /// # Safety
-    /// Nobody reads them before a wait and a barrier; the last reads of the keys and v `PLACES` chunks before lie before a
-    /// barrier that has passed.
+    /// Nobody reads them before a wait and a barrier; the last reads of the keys `AHEAD_AND_ONE` chunks before, and of v
+    /// `AHEAD` chunks before, lie before a barrier that has passed.
     #[inline(always)]
-    pub unsafe fn stage_keys<const PLACES: usize>(&mut self) {
+    pub unsafe fn stage_keys<const AHEAD: usize, const AHEAD_AND_ONE: usize>(&mut self) {
         let args = self.args;
         if self.tokens_of_keys > 0 {
-            let v = self.tiles.v.wrapping_add(self.of_keys);
+            let v = self.tiles.v.wrapping_add(self.of_v);
             // SAFETY: bounds: the key head's part of a chunk that exists.
             unsafe { self.copy(self.tiles.keys.wrapping_add(self.of_keys), self.keys) };
             let (first, column) = (self.thread / 16, 4 * (self.thread % 16));
@@ -125,7 +127,8 @@ impl<'a> Inputs<'a> {
             self.keys += Scratch::of(args).keys_stride() as u32;
             self.v = self.v.offset(CHUNK * args.v_token_stride);
             self.tokens_of_keys = self.tokens_of_keys.saturating_sub(CHUNK as u32);
-            self.of_keys = next_place::<PLACES>(self.of_keys);
+            self.of_keys = next_place::<AHEAD_AND_ONE>(self.of_keys);
+            self.of_v = next_place::<AHEAD>(self.of_v);
         }
         commit();
     }
@@ -135,7 +138,7 @@ impl<'a> Inputs<'a> {
     /// # Safety
     /// As [`Inputs::stage_keys`].
     #[inline(always)]
-    pub unsafe fn stage_queries<const PLACES: usize>(&mut self) {
+    pub unsafe fn stage_queries<const AHEAD: usize>(&mut self) {
         if self.tokens_of_queries > 0 {
             // SAFETY: bounds: the key head's and the value head's parts of a chunk that exists.
             unsafe {
@@ -145,7 +148,7 @@ impl<'a> Inputs<'a> {
             self.queries += Scratch::of(self.args).keys_stride() as u32;
             self.head += Scratch::of(self.args).head_stride() as u32;
             self.tokens_of_queries = self.tokens_of_queries.saturating_sub(CHUNK as u32);
-            self.of_queries = next_place::<PLACES>(self.of_queries);
+            self.of_queries = next_place::<AHEAD>(self.of_queries);
         }
         commit();
     }
