@@ -5,8 +5,46 @@
 //! [`super::recurrence`], for every token in order, on FP32 states. Before it, where asked for:
 //!   x <- x / sqrt(sum x^2 + eps)                                       for q and k
 //!   g = -exp(a_log) softplus(a + dt_bias),   beta = factor sigmoid(b)  from raw gates
+//!
+//! # Threads: one block per (sequence, value head, 32 columns); 64 threads = 2 warps x 16 columns
+//! A thread holds 16 rows of four columns ([`super::slices`]).
+//!
+//! # Memory
+//! No shared memory. With one token a sequence, this is a copy of the states with arithmetic in between: a thread asks for
+//! all of its state before it waits for any of it, 16 bytes at a time where columns or rows are contiguous. The other
+//! inputs are small beside it; they are read a token ahead.
+//!
+//! # Bits
+//! The sums are those of [`super::recurrence`] in their order, so that results are equal bit for bit to those of the recurrent
+//! kernels on the same numbers, whatever the element types, strides, slots and neighbours, and wherever a sequence is cut.
+mod gates;
+mod inputs;
+mod sequence;
 
+use super::elements::{ElementsMut, widen_quads};
+use super::recurrence::{correction, update};
+use super::slices::{COLUMNS_PER_THREAD, COLUMNS_PER_WARP, Role, dot, load, store};
+use super::slots::PADDING;
+use crate::shape::{HEAD_DIM, key_head};
+use cuda_std::thread::{block_idx_x, thread_idx_below};
+use cuda_std::warp::WARP_SIZE;
 use cuda_std::{Global, GlobalMut};
+use gates::Gates;
+use inputs::{Inputs, key_or_query};
+use sequence::{Sequence, checkpoint_pool, final_pool, initial_pool};
+
+/// Threads of a block.
+pub const THREADS: usize = 64;
+/// Columns that a block carries.
+pub const COLUMNS_PER_BLOCK: usize = THREADS / WARP_SIZE as usize * COLUMNS_PER_WARP;
+/// Blocks of a head.
+const COLUMN_TILES: u32 = (HEAD_DIM / COLUMNS_PER_BLOCK) as u32;
+
+/// Blocks of a launch; the product must fit in 31 bits. All in one dimension, since the second ends at 65,535.
+#[must_use]
+pub const fn grid(sequences: u32, num_value_heads: u32) -> [u32; 2] {
+    [COLUMN_TILES * num_value_heads * sequences, 1]
+}
 
 cuda_std::arguments! {
     /// What the kernel takes. Strides are in elements of their tensor, dim is contiguous, and element types are the codes of
@@ -153,6 +191,11 @@ cuda_std::arguments! {
     for decode_kernel
 }
 
+decode_kernel! {
+    kernel "decode", capability 75, blocks 5;
+    entry gdn_decode = run, threads THREADS, shared 0;
+}
+
 /// `norm`: q and k as they are.
 pub const NORM_NONE: u32 = 0;
 /// `norm`: q and k divided by `sqrt(sum x^2 + norm_eps)`; zero stays zero.
@@ -164,3 +207,96 @@ pub const GATES_LOG: u32 = 0;
 pub const GATES_A_LOG: u32 = 1;
 /// `gates`: raw, and `a_log` holds `-exp(a_log)` already.
 pub const GATES_NEGATIVE_EXP: u32 = 2;
+
+/// The kernel.
+///
+/// # Safety
+/// Called once by each of `THREADS` threads of each block of `grid()`; tensors, pools and tables hold what their shapes and
+/// strides describe, on addresses that their elements need; sequences that are not padding have slots of their own; out and
+/// the pools that are written overlap nothing that is read, but for a pool that is another with the same strides.
+#[inline(always)]
+pub unsafe fn run(args: Args) {
+    let role = Role::of(thread_idx_below::<THREADS>());
+    let block = block_idx_x();
+    let column = (block % COLUMN_TILES) as usize * COLUMNS_PER_BLOCK + role.column;
+    let head = block / COLUMN_TILES;
+    let num_value_heads = args.num_key_heads * args.values_per_key;
+    let value_head = head % num_value_heads;
+    let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
+    let value_head = value_head as usize;
+    // SAFETY: the grid has blocks for so many sequences.
+    let sequence = unsafe { Sequence::of(&args, (head / num_value_heads) as usize) };
+
+    let mut out = ElementsMut::new(args.out, args.out_element).offset(
+        sequence.batch * args.out_batch_stride
+            + sequence.first_token * args.out_token_stride
+            + value_head * args.out_head_stride
+            + column,
+    );
+    if sequence.slot == PADDING {
+        for _ in 0..sequence.tokens {
+            // SAFETY: bounds: the token exists, column + 4 <= 128. Owner: the column's lanes, each its part.
+            unsafe { out.put_quad_part(role.row_group, [0.0; 4]) };
+            out = out.offset(args.out_token_stride);
+        }
+        return;
+    }
+
+    let mut s = [Default::default(); COLUMNS_PER_THREAD];
+    if !args.initial_state.as_ptr().is_null() {
+        let pool = initial_pool(&args);
+        let state = args.initial_state.offset(pool.head(sequence.slot, value_head));
+        // SAFETY: the slot is one of the pool's. Owner: this thread alone writes its part of it, below.
+        s = unsafe { load(state, &pool, column, role) };
+    }
+    // SAFETY: value_head is one of the heads.
+    let gates = unsafe { Gates::of(&args, value_head) };
+    let mut inputs = Inputs::first(&args, &sequence, (key_head, value_head), column, role);
+    if sequence.tokens > 0 {
+        // SAFETY: there is a first token.
+        let mut next = unsafe { inputs.read(&args) };
+        for token in 0..sequence.tokens {
+            let current = next;
+            // SAFETY: it is the token's turn.
+            let q = unsafe { inputs.read_query(&args) };
+            if sequence.tokens - token > 1 {
+                // SAFETY: the token exists.
+                next = unsafe { inputs.read(&args) };
+            }
+            let (decay, beta) = gates.decay_and_beta(current.g, current.beta);
+            let [v] = widen_quads(args.element, &current.v);
+            // SAFETY: all lanes of the warp run every token of the sequence, here and below.
+            let (k, state_at_key) = unsafe {
+                let k = key_or_query(&args, &current.k);
+                (k, dot(&s, &k))
+            };
+            for n in 0..COLUMNS_PER_THREAD {
+                let d = correction(beta, v[n], decay, state_at_key[n]);
+                update(&mut s[n], decay, &k, d);
+            }
+            // SAFETY: all lanes are here.
+            let o = unsafe { dot(&s, &key_or_query(&args, &q)) };
+            // SAFETY: bounds: the token exists, column + 4 <= 128. Owner: the column's lanes, each its part.
+            unsafe { out.put_quad_part(role.row_group, o.map(|o| o * args.scale)) };
+            out = out.offset(args.out_token_stride);
+
+            let pool = checkpoint_pool(&args);
+            if pool.slots > 0 {
+                // SAFETY: the table has the sequence.
+                let slot = unsafe { sequence.checkpoint_slot(&args, token) };
+                if slot < pool.slots {
+                    let state = args.checkpoint.offset(pool.head(slot, value_head));
+                    // SAFETY: the slot is one of the pool's, and this thread has read its part of the initial state.
+                    unsafe { store(state, &pool, column, role, &s) };
+                }
+            }
+        }
+    }
+
+    let pool = final_pool(&args);
+    if sequence.final_slot < pool.slots {
+        let state = args.final_state.offset(pool.head(sequence.final_slot, value_head));
+        // SAFETY: the slot is one of the pool's, and this thread has read its part of the initial state.
+        unsafe { store(state, &pool, column, role, &s) };
+    }
+}

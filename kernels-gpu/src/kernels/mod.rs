@@ -12,4 +12,5 @@ pub mod hold;
 pub mod recurrence;
 pub mod recurrent_by_column;
 pub mod recurrent_by_key_head;
+pub mod slices;
 pub mod slots;
