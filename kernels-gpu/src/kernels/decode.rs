@@ -26,11 +26,12 @@ use super::recurrence::{correction, update};
 use super::slices::{COLUMNS_PER_THREAD, COLUMNS_PER_WARP, Role, dot, load, store};
 use super::slots::PADDING;
 use crate::shape::{HEAD_DIM, key_head};
+use cuda_std::memory::Quad;
 use cuda_std::thread::{block_idx_x, thread_idx_below};
 use cuda_std::warp::WARP_SIZE;
 use cuda_std::{Global, GlobalMut};
 use gates::Gates;
-use inputs::{Inputs, key_or_query};
+use inputs::{Inputs, Query, Token, key_or_query};
 use sequence::{Sequence, checkpoint_pool, final_pool, initial_pool};
 
 /// Threads of a block.
@@ -208,6 +209,35 @@ pub const GATES_A_LOG: u32 = 1;
 /// `gates`: raw, and `a_log` holds `-exp(a_log)` already.
 pub const GATES_NEGATIVE_EXP: u32 = 2;
 
+/// Where a thread's outputs go.
+struct Output {
+    first: ElementsMut,
+    part: usize,
+}
+
+impl Output {
+    #[inline(always)]
+    fn new(args: &Args, sequence: &Sequence, value_head: usize, column: usize, role: Role) -> Self {
+        let first = ElementsMut::new(args.out, args.out_element).offset(
+            sequence.batch * args.out_batch_stride
+                + sequence.first_token * args.out_token_stride
+                + value_head * args.out_head_stride
+                + column,
+        );
+        Self { first, part: role.row_group }
+    }
+
+    /// Writes a token's outputs of the thread's columns, together with the other lanes that have them.
+    ///
+    /// # Safety
+    /// The token exists.
+    #[inline(always)]
+    unsafe fn put(&self, args: &Args, token: usize, o: Quad) {
+        // SAFETY: bounds: column + 4 <= 128, the token by the caller. Owner: the column's lanes, each its part.
+        unsafe { self.first.offset(token * args.out_token_stride).put_quad_part(self.part, o) };
+    }
+}
+
 /// The kernel.
 ///
 /// # Safety
@@ -227,17 +257,18 @@ pub unsafe fn run(args: Args) {
     // SAFETY: the grid has blocks for so many sequences.
     let sequence = unsafe { Sequence::of(&args, (head / num_value_heads) as usize) };
 
-    let mut out = ElementsMut::new(args.out, args.out_element).offset(
-        sequence.batch * args.out_batch_stride
-            + sequence.first_token * args.out_token_stride
-            + value_head * args.out_head_stride
-            + column,
-    );
+    let mut inputs = Inputs::first(&args, &sequence, (key_head, value_head), column, role);
+    let (mut next, mut q) = (Token::default(), Query::default());
+    if sequence.tokens > 0 {
+        // SAFETY: there is a first token.
+        (next, q) = unsafe { (inputs.read(&args), inputs.read_query(&args)) };
+    }
+
+    let out = Output::new(&args, &sequence, value_head, column, role);
     if sequence.slot == PADDING {
-        for _ in 0..sequence.tokens {
-            // SAFETY: bounds: the token exists, column + 4 <= 128. Owner: the column's lanes, each its part.
-            unsafe { out.put_quad_part(role.row_group, [0.0; 4]) };
-            out = out.offset(args.out_token_stride);
+        for token in 0..sequence.tokens {
+            // SAFETY: the token exists.
+            unsafe { out.put(&args, token, [0.0; 4]) };
         }
         return;
     }
@@ -251,44 +282,40 @@ pub unsafe fn run(args: Args) {
     }
     // SAFETY: value_head is one of the heads.
     let gates = unsafe { Gates::of(&args, value_head) };
-    let mut inputs = Inputs::first(&args, &sequence, (key_head, value_head), column, role);
-    if sequence.tokens > 0 {
-        // SAFETY: there is a first token.
-        let mut next = unsafe { inputs.read(&args) };
-        for token in 0..sequence.tokens {
-            let current = next;
+    for token in 0..sequence.tokens {
+        let current = next;
+        if token > 0 {
             // SAFETY: it is the token's turn.
-            let q = unsafe { inputs.read_query(&args) };
-            if sequence.tokens - token > 1 {
-                // SAFETY: the token exists.
-                next = unsafe { inputs.read(&args) };
-            }
-            let (decay, beta) = gates.decay_and_beta(current.g, current.beta);
-            let [v] = widen_quads(args.element, &current.v);
-            // SAFETY: all lanes of the warp run every token of the sequence, here and below.
-            let (k, state_at_key) = unsafe {
-                let k = key_or_query(&args, &current.k);
-                (k, dot(&s, &k))
-            };
-            for n in 0..COLUMNS_PER_THREAD {
-                let d = correction(beta, v[n], decay, state_at_key[n]);
-                update(&mut s[n], decay, &k, d);
-            }
-            // SAFETY: all lanes are here.
-            let o = unsafe { dot(&s, &key_or_query(&args, &q)) };
-            // SAFETY: bounds: the token exists, column + 4 <= 128. Owner: the column's lanes, each its part.
-            unsafe { out.put_quad_part(role.row_group, o.map(|o| o * args.scale)) };
-            out = out.offset(args.out_token_stride);
+            q = unsafe { inputs.read_query(&args) };
+        }
+        if sequence.tokens - token > 1 {
+            // SAFETY: the token exists.
+            next = unsafe { inputs.read(&args) };
+        }
+        let (decay, beta) = gates.decay_and_beta(current.g, current.beta);
+        let [v] = widen_quads(args.element, &current.v);
+        // SAFETY: all lanes of the warp run every token of the sequence, here and below.
+        let (k, state_at_key) = unsafe {
+            let k = key_or_query(&args, &current.k);
+            (k, dot(&s, &k))
+        };
+        for n in 0..COLUMNS_PER_THREAD {
+            let d = correction(beta, v[n], decay, state_at_key[n]);
+            update(&mut s[n], decay, &k, d);
+        }
+        // SAFETY: all lanes are here.
+        let o = unsafe { dot(&s, &key_or_query(&args, &q)) };
+        // SAFETY: the token exists.
+        unsafe { out.put(&args, token, o.map(|o| o * args.scale)) };
 
-            let pool = checkpoint_pool(&args);
-            if pool.slots > 0 {
-                // SAFETY: the table has the sequence.
-                let slot = unsafe { sequence.checkpoint_slot(&args, token) };
-                if slot < pool.slots {
-                    let state = args.checkpoint.offset(pool.head(slot, value_head));
-                    // SAFETY: the slot is one of the pool's, and this thread has read its part of the initial state.
-                    unsafe { store(state, &pool, column, role, &s) };
-                }
+        let pool = checkpoint_pool(&args);
+        if pool.slots > 0 {
+            // SAFETY: the table has the sequence.
+            let slot = unsafe { sequence.checkpoint_slot(&args, token) };
+            if slot < pool.slots {
+                let state = args.checkpoint.offset(pool.head(slot, value_head));
+                // SAFETY: the slot is one of the pool's, and this thread has read its part of the initial state.
+                unsafe { store(state, &pool, column, role, &s) };
             }
         }
     }
