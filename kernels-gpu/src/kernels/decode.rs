@@ -29,7 +29,7 @@ use crate::shape::key_head;
 use cuda_std::memory::Quad;
 use cuda_std::{Global, GlobalMut};
 use gates::Gates;
-use inputs::{Inputs, Query, Token, key_or_query};
+use inputs::{Inputs, Token, key_or_query};
 use sequence::{Sequence, checkpoint_pool, final_pool, initial_pool};
 
 pub use super::slices::{THREADS, grid};
@@ -240,12 +240,13 @@ pub unsafe fn run(args: Args) {
     let sequence = unsafe { Sequence::of(&args, role.state) };
 
     let mut inputs = Inputs::first(&args, &sequence, key_head, role);
-    let (mut next, mut q) = (Token::default(), Query::default());
+    let mut next = Token::default();
     if sequence.tokens > 0 {
         // SAFETY: there is a first token.
-        (next, q) = unsafe { (inputs.read(&args), inputs.read_query(&args)) };
+        next = unsafe { inputs.read(&args) };
     }
-
+    // SAFETY: value_head is one of the heads.
+    let gates = unsafe { Gates::of(&args, value_head) };
     let out = Output::new(&args, &sequence, role);
     if sequence.slot == PADDING {
         for token in 0..sequence.tokens {
@@ -262,14 +263,10 @@ pub unsafe fn run(args: Args) {
         // SAFETY: the slot is one of the pool's. Owner: this thread alone writes its part of it, below.
         s = unsafe { load(state, &pool, role) };
     }
-    // SAFETY: value_head is one of the heads.
-    let gates = unsafe { Gates::of(&args, value_head) };
     for token in 0..sequence.tokens {
         let current = next;
-        if token > 0 {
-            // SAFETY: it is the token's turn.
-            q = unsafe { inputs.read_query(&args) };
-        }
+        // SAFETY: it is the token's turn.
+        let q = unsafe { inputs.read_query(&args) };
         if sequence.tokens - token > 1 {
             // SAFETY: the token exists.
             next = unsafe { inputs.read(&args) };

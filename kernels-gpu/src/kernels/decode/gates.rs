@@ -12,8 +12,7 @@ pub struct Gates {
     kind: u32,
     g_element: u32,
     beta_element: u32,
-    /// What softplus is multiplied by.
-    rate: f32,
+    a_log: f32,
     bias: f32,
     beta_factor: f32,
 }
@@ -25,16 +24,13 @@ impl Gates {
     /// Where gates are raw, `a_log` and `dt_bias` have the head.
     #[inline(always)]
     pub unsafe fn of(args: &Args, value_head: usize) -> Self {
-        let (mut rate, mut bias) = (0.0, 0.0);
+        let (mut a_log, mut bias) = (0.0, 0.0);
         if args.gates != GATES_LOG {
             // SAFETY: bounds: one number a value head, by the caller; read only.
-            (rate, bias) = unsafe { (args.a_log.at(value_head), args.dt_bias.at(value_head)) };
-            if args.gates == GATES_A_LOG {
-                rate = -exp(rate);
-            }
+            (a_log, bias) = unsafe { (args.a_log.at(value_head), args.dt_bias.at(value_head)) };
         }
         let Args { gates: kind, g_element, beta_element, beta_factor, .. } = *args;
-        Self { kind, g_element, beta_element, rate, bias, beta_factor }
+        Self { kind, g_element, beta_element, a_log, bias, beta_factor }
     }
 
     /// A token's `e^g` and beta.
@@ -44,7 +40,8 @@ impl Gates {
         if self.kind == GATES_LOG {
             (exp(g), beta)
         } else {
-            (exp(self.rate * softplus(g + self.bias)), self.beta_factor * sigmoid(beta))
+            let rate = if self.kind == GATES_A_LOG { -exp(self.a_log) } else { self.a_log };
+            (exp(rate * softplus(g + self.bias)), self.beta_factor * sigmoid(beta))
         }
     }
 }
