@@ -1,9 +1,9 @@
-//! What a token's gates do to the state: from g and beta as they are, or from a and b.
+//! What a token's gates do to the state: from g, or its exponential, and beta as they are, or from a and b.
 //!
 //! Everything here is additions, multiplications, [`fma`], divisions and [`exp`] of that module, so that the emulator gives
 //! the GPU's bits. No step overflows: exponentials are of negative numbers alone.
 use super::super::elements::{Raw, widen};
-use super::{Args, GATES_A_LOG, GATES_LOG};
+use super::{Args, GATES_A_LOG, GATES_LINEAR, GATES_LOG, GATES_NEGATIVE_EXP};
 use cuda_std::float::{exp, fma};
 
 /// The gates of one value head.
@@ -25,7 +25,7 @@ impl Gates {
     #[inline(always)]
     pub unsafe fn of(args: &Args, value_head: usize) -> Self {
         let (mut a_log, mut bias) = (0.0, 0.0);
-        if args.gates != GATES_LOG {
+        if matches!(args.gates, GATES_A_LOG | GATES_NEGATIVE_EXP) {
             // SAFETY: bounds: one number a value head, by the caller; read only.
             (a_log, bias) = unsafe { (args.a_log.at(value_head), args.dt_bias.at(value_head)) };
         }
@@ -39,6 +39,8 @@ impl Gates {
         let (g, beta) = (widen(self.g_element, g), widen(self.beta_element, beta));
         if self.kind == GATES_LOG {
             (exp(g), beta)
+        } else if self.kind == GATES_LINEAR {
+            (g, beta)
         } else {
             let rate = if self.kind == GATES_A_LOG { -exp(self.a_log) } else { self.a_log };
             (exp(rate * softplus(g + self.bias)), self.beta_factor * sigmoid(beta))
