@@ -1,7 +1,7 @@
 //! What a token's gates do to the state: from g, or its exponential, and beta as they are, or from a and b.
 //!
-//! Everything here is additions, multiplications, [`fma`], divisions and [`exp`] of that module, so that the emulator gives
-//! the GPU's bits. No step overflows: exponentials are of negative numbers alone.
+//! Everything here is additions, multiplications, [`fma`], divisions and [`exp`], so that the emulator gives the GPU's bits.
+//! No token overflows, since exponentials of its numbers are of negative ones alone.
 use super::super::elements::{Raw, widen};
 use super::{Args, GATES_A_LOG, GATES_LINEAR, GATES_LOG, GATES_NEGATIVE_EXP};
 use cuda_std::float::{exp, fma};
