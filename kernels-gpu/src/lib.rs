@@ -11,9 +11,13 @@
 //! | [`kernels::recurrent_by_key_head`] | sm_80 and newer, 16-byte aligned rows, 1 to 4 value heads per key head |
 //! | [`kernels::recurrent_by_column`] | any card from sm_75, any alignment, any number of value heads per key head |
 //! | [`kernels::chunk_prep`], [`kernels::chunk_scan`] | long prompts on sm_80 and newer: 32 tokens at a time, same alignment |
+//! | [`kernels::decode`] | batches of short sequences on any card from sm_75: any element type and strides, states in pools, raw gates |
+//! | [`kernels::copy_states`] | states from pool to pool, whatever the orders of their axes; zero states |
+//! | [`kernels::upload`] | small tables of the host's, carried in the launch's parameters |
 //! | [`kernels::hold`] | measurements: keeps multiprocessors from the others |
 //!
-//! The first two compute the same sums in the same order ([`kernels::recurrence`]), so their results are equal bit for bit.
+//! The first two and [`kernels::decode`] compute the same sums in the same order ([`kernels::recurrence`]), so their results are
+//! equal bit for bit.
 //!
 //! # Symbols
 //! Single letters stand for these alone; everything else is words.
@@ -33,7 +37,7 @@
 // Kernels index several arrays by one role: the index is the mathematics.
 #![allow(clippy::needless_range_loop)]
 #![cfg_attr(target_arch = "nvptx64", no_std)]
-#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, stdarch_nvptx))]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch, stdarch_nvptx))]
 
 pub mod kernels;
 pub mod shape;
