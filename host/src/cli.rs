@@ -1,9 +1,11 @@
 //! The arguments, a struct for each command.
 #![forbid(unsafe_code)]
 mod bench;
+mod facts;
 mod plan;
 
 pub use bench::{BenchArguments, Multiprocessors};
+pub use facts::FactsArguments;
 pub use plan::PlanArguments;
 
 use std::path::PathBuf;
@@ -36,6 +38,8 @@ pub enum Command {
     Plan(PlanArguments),
     /// Say what was found on this machine and which paths can run
     Device(DeviceArguments),
+    /// Ask the GPU what its tensor cores compute, how fast they are, and what launches cost
+    Facts(FactsArguments),
 }
 
 #[derive(Debug, Args)]

@@ -12,6 +12,7 @@
 //! | [`kernels::recurrent_by_column`] | any card from sm_75, any alignment, any number of value heads per key head |
 //! | [`kernels::chunk_prep`], [`kernels::chunk_scan`] | long prompts on sm_80 and newer: 32 tokens at a time, same alignment |
 //! | [`kernels::hold`] | measurements: keeps multiprocessors from the others |
+//! | [`kernels::tensor_probe`] | measurements: what tensor cores compute, and how fast |
 //!
 //! The first two compute the same sums in the same order ([`kernels::recurrence`]), so their results are equal bit for bit.
 //!

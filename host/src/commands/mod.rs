@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod device;
+mod facts;
 mod parity;
 mod paths;
 mod plan;
@@ -38,6 +39,7 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Device(arguments) => device::run(&arguments),
+        Command::Facts(arguments) => facts::run(&arguments),
     }
 }
 

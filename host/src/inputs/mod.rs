@@ -7,6 +7,8 @@ mod random;
 
 pub use families::Family;
 pub use packed::Packed;
+#[cfg(feature = "cli")]
+pub(crate) use random::{Stream, Tensor};
 
 use crate::call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
 use crate::heads::Heads;

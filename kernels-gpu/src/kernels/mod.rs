@@ -10,3 +10,4 @@ pub mod hold;
 pub mod recurrence;
 pub mod recurrent_by_column;
 pub mod recurrent_by_key_head;
+pub mod tensor_probe;

@@ -30,9 +30,10 @@ use super::report::Skip;
 use super::runs::progress;
 use super::{Verdict, print, print_json};
 use crate::cli::{Backend, BenchArguments, Multiprocessors};
-use circumstances::Circumstances;
+pub use circumstances::Circumstances;
 use host::Heads;
 use measure::{Request, measure};
+pub use record::put;
 use report::Report;
 
 /// Memory that the inputs and outputs may take: above it the arguments are a mistake, and an allocation would abort.
