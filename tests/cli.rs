@@ -133,9 +133,10 @@ fn parity_agrees_and_reports() {
 
 #[test]
 fn parity_takes_every_family_and_no_tokens() {
-    let report =
-        report(&["parity", "--tokens", "0,2", "--heads", "1/2", "--gates", "all", "--on", "cpu,emulator", "--json"]);
-    assert!(report["cases"].as_array().unwrap().len() >= 11, "{report}");
+    let mut arguments = vec!["parity", "--tokens", "0,2", "--heads", "1/2", "--gates", "all", "--on", "cpu,emulator"];
+    arguments.extend(["--path", "cpu,recurrent_by_key_head,recurrent_by_column,chunked", "--json"]);
+    let report = report(&arguments);
+    assert!(report["cases"].as_array().unwrap().len() >= 19, "{report}");
     assert_eq!(report["agreed"], true);
     assert!(report["paths"].as_array().unwrap().iter().all(|path| !path["path"].as_str().unwrap().contains("cuda")));
 }

@@ -91,9 +91,19 @@ pub struct OutputArguments {
     /// Where to run, separated by commas; by default everywhere. It is an error if one of them cannot run
     #[arg(long, value_enum, value_delimiter = ',')]
     pub on: Vec<Backend>,
+    #[command(flatten)]
+    pub named: PathArguments,
     /// A report in JSON on standard output, and nothing else there
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PathArguments {
+    /// Only these paths, separated by commas: a name as `chunked_tensor`, on one backend as "cuda chunked_tensor", or a
+    /// backend's. It is an error if one of them does not run
+    #[arg(long, alias = "paths", value_name = "NAME,..", value_delimiter = ',')]
+    pub path: Vec<String>,
 }
 
 /// Where the recurrence runs.
