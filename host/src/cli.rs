@@ -1,10 +1,12 @@
 //! The arguments, a struct for each command.
 #![forbid(unsafe_code)]
 mod bench;
+#[cfg(feature = "cuda")]
 mod facts;
 mod plan;
 
 pub use bench::{BenchArguments, Multiprocessors};
+#[cfg(feature = "cuda")]
 pub use facts::FactsArguments;
 pub use plan::PlanArguments;
 
@@ -39,6 +41,7 @@ pub enum Command {
     /// Say what was found on this machine and which paths can run
     Device(DeviceArguments),
     /// Ask the GPU what its tensor cores compute, how fast they are, and what launches cost
+    #[cfg(feature = "cuda")]
     Facts(FactsArguments),
 }
 

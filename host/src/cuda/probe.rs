@@ -83,7 +83,7 @@ impl Gdn {
     /// [`Error::Refused`](crate::Error::Refused) below compute capability 8.0; [`Error::Cuda`](crate::Error::Cuda).
     pub fn multiply(&self, fragments: &Fragments) -> Result<Vec<f32>> {
         let _current = self.device.current()?;
-        let bed = Bed::new(self, fragments, fragments.results(), 0)?;
+        let bed = Bed::new(self, fragments, fragments.results(), 1)?;
         let (args, grid) = (bed.args(fragments.links() as u32, 1), [fragments.chains() as u32, 1]);
         // SAFETY: types: the entry takes `Args`. Lengths: those of the fragments, a block for each chain. Lifetime: the bed
         // lives until the stream has been synchronised, which is next.

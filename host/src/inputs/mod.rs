@@ -192,11 +192,10 @@ mod tests {
             (Family::Vanishing, -110),
         ] {
             let other = of(family);
-            assert_eq!(
-                (&other.v, &other.state),
-                (&times(&bench.v, exponent), &times(&bench.state, exponent)),
-                "{family}"
-            );
+            // A subnormal number is rounded where the other was not.
+            let same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= f32::from_bits(1));
+            assert!(same(&other.v, &times(&bench.v, exponent)), "{family}");
+            assert!(same(&other.state, &times(&bench.state, exponent)), "{family}");
             assert_eq!((&other.q, &other.k, &other.g, &other.beta), (&bench.q, &bench.k, &bench.g, &bench.beta));
         }
         let jump = of(Family::Jump);

@@ -13,10 +13,10 @@
 #![forbid(unsafe_code)]
 mod agreement;
 mod bed;
-mod circumstances;
+pub mod circumstances;
 mod measure;
 mod plot;
-mod record;
+pub mod record;
 mod report;
 mod statistics;
 mod text;
@@ -30,10 +30,9 @@ use super::report::Skip;
 use super::runs::progress;
 use super::{Verdict, print, print_json};
 use crate::cli::{Backend, BenchArguments, Multiprocessors};
-pub use circumstances::Circumstances;
+use circumstances::Circumstances;
 use host::Heads;
 use measure::{Request, measure};
-pub use record::put;
 use report::Report;
 
 /// Memory that the inputs and outputs may take: above it the arguments are a mistake, and an allocation would abort.

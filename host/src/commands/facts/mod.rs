@@ -8,7 +8,8 @@ mod text;
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-use super::bench::{Circumstances, put};
+use super::bench::circumstances::Circumstances;
+use super::bench::record::put;
 use super::paths::{Gpu, Machine};
 use super::{Verdict, print, print_json};
 use crate::cli::FactsArguments;
@@ -72,7 +73,6 @@ fn verdict(facts: &Facts) -> Verdict {
     if facts.exact && !facts.agreed { Verdict::Disagreed } else { Verdict::Agreed }
 }
 
-#[cfg(feature = "cuda")]
 fn find(
     arguments: &FactsArguments,
     machine: &Machine,
@@ -94,11 +94,6 @@ fn find(
     let exact = gpu.capability >= EXACT_CAPABILITY;
     let (command, version, seed) = ("facts", env!("CARGO_PKG_VERSION"), arguments.seed);
     Ok(Facts { command, version, circumstances, gpu, seed, products, exact, agreed, rates, lasting, launches })
-}
-
-#[cfg(not(feature = "cuda"))]
-fn find(_: &FactsArguments, _: &Machine, _: Gpu, _: Circumstances) -> anyhow::Result<Facts> {
-    bail!("built without the feature cuda")
 }
 
 /// Products one by one and in chains, of every regime; chains of what is not finite are not finite from their first link on.

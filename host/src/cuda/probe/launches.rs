@@ -6,7 +6,7 @@ use super::{Bed, in_blocks_of};
 use crate::error::{Error, Result};
 use crate::probe::{Fragments, LaunchCost, Regime};
 use cuda_std::kernel::Arguments;
-use kernels_gpu::kernels::tensor_probe::{Args, INDEPENDENT, KERNEL, LANES, NOTHING};
+use kernels_gpu::kernels::tensor_probe::{Args, C_REGISTERS, INDEPENDENT, KERNEL, LANES, NOTHING};
 
 /// Threads of an empty block.
 const THREADS: u32 = 4 * LANES as u32;
@@ -74,7 +74,7 @@ impl Gdn {
     pub fn launch_costs(&self, samples: usize) -> Result<Vec<LaunchCost>> {
         let _current = self.device.current()?;
         let fragments = Fragments::seeded(Regime::Normal, 1, 1, 1);
-        let bed = Bed::new(self, &fragments, self.facts().multiprocessors as usize * 16 * LANES, 16)?;
+        let bed = Bed::new(self, &fragments, LANES * C_REGISTERS, 1)?;
         let series = Series {
             gdn: self,
             early: self.early(),
