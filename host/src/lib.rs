@@ -16,6 +16,8 @@ mod heads;
 pub mod inputs;
 mod kernel;
 mod policy;
+#[cfg(feature = "cli")]
+pub mod probe;
 pub mod reference;
 mod segments;
 

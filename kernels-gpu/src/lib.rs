@@ -15,6 +15,7 @@
 //! | [`kernels::copy_states`] | states from pool to pool, whatever the orders of their axes; zero states |
 //! | [`kernels::upload`] | small tables of the host's, carried in the launch's parameters |
 //! | [`kernels::hold`] | measurements: keeps multiprocessors from the others |
+//! | [`kernels::tensor_probe`] | measurements: what tensor cores compute, and how fast |
 //!
 //! The first two and [`kernels::decode`] compute the same sums in the same order ([`kernels::recurrence`]), so their results are
 //! equal bit for bit.

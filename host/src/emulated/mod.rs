@@ -8,6 +8,8 @@ use crate::segments::{self, Form};
 use cuda_std::emulator::{Launch, Memory};
 use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
+#[cfg(feature = "cli")]
+pub use probe::multiply;
 
 /// The card that the emulator passes for: it knows every word of the kernels, and has the shared memory of the smallest
 /// card that they are for.
@@ -88,5 +90,7 @@ fn launch<A: Copy + Send + Sync>(
 
 #[cfg(test)]
 mod chunked_tests;
+#[cfg(feature = "cli")]
+mod probe;
 #[cfg(test)]
 mod tensor_tests;

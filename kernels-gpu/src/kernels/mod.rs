@@ -16,4 +16,5 @@ pub mod recurrent_by_column;
 pub mod recurrent_by_key_head;
 pub mod slices;
 pub mod slots;
+pub mod tensor_probe;
 pub mod upload;
