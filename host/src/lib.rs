@@ -27,6 +27,8 @@ pub mod cuda;
 #[cfg(all(test, feature = "cuda"))]
 use libcuda_loader as _;
 
+pub use cuda_std::kernel::Architecture;
+
 pub use call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
 pub use dispatch::{Launch, plan};
 pub use error::{Error, Reason, Result};

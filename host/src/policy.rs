@@ -1,7 +1,9 @@
 //! How a path is chosen: what a card is, what a caller wants, and the engine's switches.
 #![forbid(unsafe_code)]
-use crate::error::{Error, Result};
+use crate::error::{Error, Reason, Result};
 use crate::kernel::Kernel;
+use cuda_std::kernel::Architecture;
+use kernels_gpu::table;
 
 /// What a card is, as far as a choice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,35 @@ pub struct Card {
     pub multiprocessors: u32,
     /// The most shared memory that a block can ask for, in bytes.
     pub shared_bytes_optin: u32,
+    /// The cards that the PTX file loaded on it is for: what kernels it has.
+    pub ptx: Architecture,
+}
+
+impl Card {
+    /// One whose driver takes the best PTX file that there is for it.
+    #[must_use]
+    pub const fn new(capability: u32, multiprocessors: u32, shared_bytes_optin: u32) -> Self {
+        // On a card that is older than every file nothing runs, whichever is named.
+        let ptx = match table::file_for(capability) {
+            Some(file) => file,
+            None => table::FILES[0],
+        };
+        Self { capability, multiprocessors, shared_bytes_optin, ptx }
+    }
+
+    /// Whether it has a kernel that is for `architecture`.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn require(&self, architecture: Architecture) -> Result<(), Reason> {
+        let have = self.capability;
+        match architecture {
+            Architecture::From(need) if have < need => Err(Reason::Capability { have, need }),
+            Architecture::Only(only) if have != only => Err(Reason::OtherCapability { have, only }),
+            _ if !architecture.fits_in(self.ptx) => Err(Reason::NotLoaded),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Which path is taken.

@@ -68,7 +68,8 @@ pub fn assemble(ptxas: &Path, file: &Path, architecture: &str) -> Result<(Vec<Us
 
 /// Warnings, and the notes numbered C75xx: "Potential Performance Loss: wgmma.mma_async instructions are serialized".
 fn complaints(report: &str) -> Vec<String> {
-    let complains = |line: &str| line.contains("warning") || line.contains("(C75") || line.contains("serialized");
+    const MARKS: [&str; 4] = ["warning", "(C75", "serialized", "Potential Performance Loss"];
+    let complains = |line: &str| MARKS.iter().any(|mark| line.contains(mark));
     report.lines().filter(|line| complains(line)).map(|line| line.trim().to_owned()).collect()
 }
 

@@ -1,6 +1,6 @@
 //! What `arguments!` declares, seen from another crate, and a kernel of it in the emulator.
 use cuda_std::emulator::{Launch, Memory, run};
-use cuda_std::kernel::Arguments;
+use cuda_std::kernel::{Architecture, Arguments};
 
 /// A kernel with arguments of different sizes.
 mod scale {
@@ -73,7 +73,11 @@ fn pointers_are_in_the_order_of_the_fields() {
 fn entries_carry_what_a_launch_needs() {
     let facts: Vec<_> = scale::KERNEL.facts().collect();
     assert_eq!(facts.iter().map(|fact| fact.symbol).collect::<Vec<_>>(), ["scale_once", "scale_twice"]);
-    assert!(facts.iter().all(|fact| (fact.kernel, fact.minimum_capability, fact.threads) == ("scale", 75, 64)));
+    assert!(
+        facts
+            .iter()
+            .all(|fact| (fact.kernel, fact.architecture, fact.threads) == ("scale", Architecture::From(75), 64))
+    );
     assert_eq!((facts[1].shared_bytes, facts[1].blocks_per_multiprocessor), (16, 2));
 }
 
