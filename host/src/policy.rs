@@ -156,6 +156,34 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_for_one_card_alone_needs_that_card_and_a_driver_that_reads_its_file() {
+        use Architecture::{From, Only};
+        let hopper = Card::new(90, 132, 232_448);
+        let old_driver = Card { ptx: From(80), ..hopper };
+        let emulated = |capability, card: Card| Card { capability, ..card };
+        let blackwell = Card::new(100, 148, 232_448);
+        for (card, architecture, verdict) in [
+            (hopper, Only(90), Ok(())),
+            (hopper, From(80), Ok(())),
+            (hopper, From(75), Ok(())),
+            (old_driver, Only(90), Err(Reason::NotLoaded)),
+            (old_driver, From(80), Ok(())),
+            (blackwell, Only(90), Err(Reason::OtherCapability { have: 100, only: 90 })),
+            (blackwell, From(80), Ok(())),
+            (Card::new(89, 128, 101_376), Only(90), Err(Reason::OtherCapability { have: 89, only: 90 })),
+            (Card::new(75, 40, 65_536), From(80), Err(Reason::Capability { have: 75, need: 80 })),
+            (Card::new(70, 80, 98_304), From(75), Err(Reason::Capability { have: 70, need: 75 })),
+            (emulated(75, hopper), From(75), Ok(())),
+            (emulated(89, hopper), Only(90), Err(Reason::OtherCapability { have: 89, only: 90 })),
+            (emulated(90, blackwell), Only(90), Err(Reason::NotLoaded)),
+        ] {
+            assert_eq!(card.require(architecture), verdict, "{card:?} {architecture:?}");
+        }
+        let text = blackwell.require(Only(90)).unwrap_err().to_string();
+        assert_eq!(text, "compute capability 10.0; it is for 9.0 alone");
+    }
+
+    #[test]
     fn unset_switches_mean_token_by_token() {
         for pairs in [&[][..], &[("STRATA_GDN_CHUNKED", "0")], &[("STRATA_GDN_CHUNKED", "")]] {
             assert_eq!(of(pairs).unwrap(), Policy::with_path(PathChoice::Recurrent));

@@ -134,6 +134,7 @@ mod tests {
 
     const SM_75: Target = TARGETS[0];
     const SM_80: Target = TARGETS[1];
+    const SM_90A: Target = TARGETS[2];
 
     fn entry<'text>(parameters: &[&'text str], body: &[&'text str]) -> PtxEntry<'text> {
         PtxEntry { name: "k", parameters: parameters.to_vec(), body: body.to_vec() }
@@ -213,6 +214,24 @@ mod tests {
         let line = "\tcp.async.cg.shared.global [%r1], [%rd1], 16;";
         assert_faults(line, SM_80, None);
         assert_faults(line, SM_75, Some("needs sm_80"));
+    }
+
+    #[test]
+    fn what_only_hopper_has_is_in_its_file_alone() {
+        for (line, fault) in [
+            ("\twgmma.fence.sync.aligned;", "needs sm_90a"),
+            (
+                "\twgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%f1}, %rd1, %rd2, 1, 1, 1, 0, 0;",
+                "needs sm_90a",
+            ),
+            ("\tsetmaxnreg.inc.sync.aligned.u32 240;", "needs sm_90a"),
+            ("\tfence.proxy.async.shared::cta;", "needs sm_90"),
+            ("\tcp.async.bulk.commit_group;", "needs sm_90"),
+        ] {
+            assert_faults(line, SM_90A, None);
+            assert_faults(line, SM_80, Some(fault));
+            assert_faults(line, SM_75, Some(fault));
+        }
     }
 
     #[test]

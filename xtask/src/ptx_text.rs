@@ -173,7 +173,9 @@ mod tests {
     fn headers_survive_the_round_trip() {
         let header = Header { compiler: "rustc 1 LLVM 2".into(), sources: "abc".into() };
         let text = header.lines(crate::targets::TARGETS[0]) + FROM_LLC;
+        assert!(header.lines(crate::targets::TARGETS[2]).contains("for sm_90a alone;"));
         assert_eq!(Header::parse(&text), Some(header));
         assert_eq!(Header::parse(FROM_LLC), None);
+        assert!(text.contains("for sm_75 and newer;"), "{text}");
     }
 }

@@ -55,3 +55,18 @@ impl Target {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_assembled_for_every_card_that_loads_them() {
+        assert_eq!(TARGETS.map(|target| target.architecture), FILES);
+        let [oldest, plain, hopper] = TARGETS.map(Target::assembled_for);
+        assert_eq!(oldest.len(), ARCHITECTURES.len());
+        assert_eq!(plain, ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]);
+        assert_eq!(hopper, ["sm_90a"]);
+        assert_eq!(TARGETS[2].file_name(), "gdn_sm_90a.ptx");
+    }
+}

@@ -292,7 +292,7 @@ fn facts(device: CUdevice) -> Result<(DeviceFacts, ptx::File), CudaError> {
 /// Compiles a file, or the one for drivers that are too old for it, into the current context. Gives what the file taken is
 /// for as well.
 fn load_file(file: ptx::File, driver: (u32, u32)) -> Result<(CUmodule, Architecture), CudaError> {
-    match load_module(file.text(), driver) {
+    match load_module(file.image(), driver) {
         Err(CudaError::Load(failure)) if let Some(older) = file.instead(failure.source.code) => {
             load_file(older, driver)
         }
@@ -350,21 +350,55 @@ fn set_shared_bytes(function: CUfunction, bytes: u32) -> Result<(), DriverError>
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_broken_ptx_is_a_load_error_with_versions_and_a_cure() {
+    const TOO_NEW: &str = ".version 99.9\n.target sm_80\n.address_size 64\n\0";
+
+    /// None where there is no device and none is required.
+    fn device() -> Option<Device> {
         // Before the first CUDA call; opening the device says what is missing.
         let _ = libcuda_loader::load();
-        let device = match Device::open(0) {
-            Ok(device) => device,
+        match Device::open(0) {
+            Ok(device) => Some(device),
             Err(error) if std::env::var_os("GDN_REQUIRE_GPU").is_some_and(|value| value == "1") => panic!("{error}"),
             Err(_) => {
                 println!("skipped: no device (1 case)");
-                return;
+                None
             }
-        };
+        }
+    }
+
+    #[test]
+    fn a_broken_ptx_is_a_load_error_with_versions_and_a_cure() {
+        let Some(device) = device() else { return };
         let _current = device.current().unwrap();
-        let error = load_module(c".version 99.9\n.target sm_80\n.address_size 64\n", device.facts.driver).unwrap_err();
+        let file = ptx::File { architecture: Architecture::From(80), text: TOO_NEW };
+        let error = load_file(file, device.facts.driver).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("99.9") && text.contains("sm_80") && text.contains("driver"), "{text}");
+    }
+
+    #[test]
+    fn a_driver_too_old_for_a_cards_own_file_gets_the_other() {
+        let Some(device) = device() else { return };
+        let _current = device.current().unwrap();
+        let capability = device.facts.capability;
+        let file = ptx::File { architecture: Architecture::Only(capability), text: TOO_NEW };
+        let (module, loaded) = load_file(file, device.facts.driver).unwrap();
+        assert!(matches!(loaded, Architecture::From(_)) && loaded.runs_on(capability), "{loaded:?}");
+        for entry in kernels_gpu::table::entries() {
+            let found = function(module, entry.symbol).is_ok();
+            assert_eq!(found, entry.architecture.fits_in(loaded), "{}", entry.symbol);
+        }
+        // SAFETY: loaded above, unloaded once.
+        check("cuModuleUnload", unsafe { raw::cuModuleUnload(module) }).unwrap();
+    }
+
+    #[test]
+    fn what_is_loaded_is_what_the_card_is_for() {
+        let Some(device) = device() else { return };
+        let card = device.facts.card();
+        for entry in kernels_gpu::table::entries() {
+            let loaded = device.functions.contains_key(entry.symbol);
+            assert_eq!(loaded, card.require(entry.architecture).is_ok(), "{}", entry.symbol);
+        }
     }
 }

@@ -14,7 +14,8 @@ const UNSUPPORTED_PTX_VERSION: i32 = 222;
 pub struct File {
     /// The cards that it is for.
     pub architecture: Architecture,
-    text: &'static str,
+    /// The PTX, with a NUL at its end.
+    pub text: &'static str,
 }
 
 /// In the order of [`FILES`].
@@ -35,8 +36,8 @@ impl File {
         TEXTS.into_iter().find(|file| file.architecture == architecture)
     }
 
-    /// The PTX, for the driver.
-    pub fn text(self) -> &'static CStr {
+    /// The PTX as the driver takes it.
+    pub fn image(self) -> &'static CStr {
         CStr::from_bytes_with_nul(self.text.as_bytes()).expect("PTX has one NUL, at its end")
     }
 
@@ -74,7 +75,15 @@ mod tests {
     use super::*;
 
     fn target_of(file: File) -> String {
-        directive(&file.text().to_string_lossy(), ".target")
+        directive(file.text, ".target")
+    }
+
+    #[test]
+    fn files_are_for_the_cards_that_they_say() {
+        for file in TEXTS {
+            assert_eq!(target_of(file), file.architecture.target());
+            assert!(file.image().to_str().is_ok());
+        }
     }
 
     #[test]
