@@ -24,10 +24,10 @@ mod segments;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 
+pub use cuda_std::kernel::Architecture;
+
 #[cfg(all(test, feature = "cuda"))]
 use libcuda_loader as _;
-
-pub use cuda_std::kernel::Architecture;
 
 pub use call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
 pub use dispatch::{Launch, plan};
