@@ -24,6 +24,8 @@ mod segments;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 
+pub use cuda_std::kernel::Architecture;
+
 #[cfg(all(test, feature = "cuda"))]
 use libcuda_loader as _;
 

@@ -92,7 +92,7 @@ pub const SHARED_BYTES: usize = STAGES * size_of::<Stage>();
 const _: () = assert!(SHARED_BYTES <= 227 * 1024 && size_of::<Stage>() % 1024 == 0);
 
 chunk_kernel! {
-    kernel "chunk_scan_warpgroup", capability 90, blocks 1;
+    kernel "chunk_scan_warpgroup", capability 90 alone, blocks 1;
     entry gdn_chunk_scan_warpgroup = run, threads THREADS, shared SHARED_BYTES;
 }
 
