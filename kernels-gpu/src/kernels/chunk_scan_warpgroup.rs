@@ -204,7 +204,7 @@ impl Part<'_> {
         // Addresses are computed again in each chunk: carried along, they would take sixteen registers.
         // SAFETY: all lanes are here.
         let first_token = unsafe { again(chunk * CHUNK as u32) } as usize;
-        let out = self.out.offset(first_token * self.args.out_token_stride);
+        let tokens = tokens.saturating_sub(2 * (self.lane % 4) as u32);
         for_each!(OCTET in [0 1 2 3] {
             let token = 8 * OCTET + 2 * (self.lane % 4);
             // SAFETY: bounds: in the tile. Barrier: by the caller.
@@ -216,9 +216,9 @@ impl Part<'_> {
                 let (column, next) = (columns[column_of(i)], i % 2);
                 let at_query = at_queries[4 * OCTET + i] * column.s_inverse;
                 let value = fma(f[next], at_query, own[4 * OCTET + i] * column.y_inverse) * c[next];
-                let index = (8 * OCTET + next) * self.args.out_token_stride + 8 * column_of(i);
+                let index = (first_token + 8 * OCTET + next) * self.args.out_token_stride + 8 * column_of(i);
                 // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
-                unsafe { out.put_if(token + next < tokens as usize, index, value) };
+                unsafe { self.out.put_if(8 * OCTET as u32 + (next as u32) < tokens, index, value) };
             }
         });
     }
