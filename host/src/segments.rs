@@ -94,7 +94,8 @@ impl Form {
             Self::Plain => &chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1],
             Self::Tensor => {
                 let entries = chunk_scan_tensor::KERNEL.entries;
-                let hopper = chunk_scan_warpgroup::KERNEL.entries.iter().filter(|_| card.capability == 90);
+                let warpgroup = &chunk_scan_warpgroup::KERNEL;
+                let hopper = warpgroup.entries.iter().filter(|_| card.require(warpgroup.architecture).is_ok());
                 let fits = |entry: &&Entry<Args>| entry.shared_bytes <= card.shared_bytes_optin;
                 hopper.chain(entries.iter().rev()).find(fits).unwrap_or(&entries[0])
             }
