@@ -5,8 +5,8 @@ use cust::context::{Context, CurrentContext};
 use cust::device::Device;
 use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::stream::{Stream, StreamFlags};
-use host::cuda::{Call, Gdn, View};
-use host::{HeadMap, Heads, StateLayout, Strides};
+use host::cuda::{Call, Gates, Gdn, State, View};
+use host::{Dtype, HeadMap, Heads, StateLayout, Strides};
 
 const TOKENS: usize = 100;
 const KEY_HEADS: usize = 16;
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let packed_row = Strides { token: row, head: HEAD_DIM };
     let column = |first: usize| {
         let bytes = (first * size_of::<f32>()) as u64;
-        View::new(packed.as_device_ptr().as_raw() + bytes, packed_row)
+        View::new(packed.as_device_ptr().as_raw() + bytes, Dtype::F32, packed_row)
     };
     let gates = Strides::dense(VALUE_HEADS, 1);
     let call = Call::new(
@@ -48,16 +48,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         column(0),
         column(KEY_HEADS * HEAD_DIM),
         column(2 * KEY_HEADS * HEAD_DIM),
-        View::new(g.as_device_ptr().as_raw(), gates),
-        View::new(beta.as_device_ptr().as_raw(), gates),
-        View::new(out.as_device_ptr().as_raw(), Strides::dense(VALUE_HEADS, HEAD_DIM)),
+        Gates::Log {
+            g: View::new(g.as_device_ptr().as_raw(), Dtype::F32, gates),
+            beta: View::new(beta.as_device_ptr().as_raw(), Dtype::F32, gates),
+        },
+        View::new(out.as_device_ptr().as_raw(), Dtype::F32, Strides::dense(VALUE_HEADS, HEAD_DIM)),
     )
-    .state(state.as_device_ptr().as_raw())
-    .state_layout(StateLayout::key_major(&heads));
+    .state(State::new(state.as_device_ptr().as_raw(), StateLayout::key_major(&heads), 1));
 
     // SAFETY: all buffers are device memory of device 0's primary context, as long as their shapes say, and live until the
     // stream is synchronised below; nothing else uses them.
-    let launch = unsafe { gdn.run(&call, (&stream).into())? };
+    let launch = unsafe { gdn.prefill(&call, (&stream).into())? };
     stream.synchronize()?;
 
     let mut result = vec![0.0f32; out.len()];

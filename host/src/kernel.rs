@@ -1,8 +1,8 @@
 //! The kernels by name: what each asks for, which PTX entry serves a problem, and how its arguments are made.
 #![forbid(unsafe_code)]
-use crate::call::{Call, Gates, StateLayout, Strides};
 use crate::error::Reason;
 use crate::heads::{HeadMap, Heads};
+use crate::layout::{StateLayout, Strides};
 use crate::policy::Card;
 use crate::segments::Form;
 use cuda_std::kernel::Entry;
@@ -130,47 +130,6 @@ pub(crate) struct Problem {
     pub beta: Strides,
     pub out: Strides,
     pub state: StateLayout,
-}
-
-impl Problem {
-    /// That of a call over slices.
-    pub fn of(call: &Call<'_>) -> Self {
-        let Gates::Log { g, beta } = &call.gates;
-        Self {
-            heads: call.heads,
-            tokens: call.tokens,
-            scale: call.scale,
-            q: call.q.strides,
-            k: call.k.strides,
-            v: call.v.strides,
-            g: g.strides,
-            beta: beta.strides,
-            out: call.out.strides,
-            state: call.state.as_ref().map_or(StateLayout::key_major(&call.heads), |state| state.layout),
-        }
-        .without_idle_strides()
-    }
-
-    /// The same problem with strides of 0 along axes of one element or none. They lead nowhere, so that a caller may have
-    /// left any number in them, and no kernel has to compute with it.
-    pub fn without_idle_strides(self) -> Self {
-        let used = |stride: usize, count: usize| if count > 1 { stride } else { 0 };
-        let rows = |strides: Strides, heads: usize| Strides {
-            token: used(strides.token, self.tokens),
-            head: used(strides.head, heads),
-        };
-        let Heads { num_k_heads, num_v_heads, .. } = self.heads;
-        Self {
-            q: rows(self.q, num_k_heads),
-            k: rows(self.k, num_k_heads),
-            v: rows(self.v, num_v_heads),
-            g: rows(self.g, num_v_heads),
-            beta: rows(self.beta, num_v_heads),
-            out: rows(self.out, num_v_heads),
-            state: StateLayout { head: used(self.state.head, num_v_heads), row: self.state.row },
-            ..self
-        }
-    }
 }
 
 /// Where a problem's tensors are, on the device or in the emulator's memory.

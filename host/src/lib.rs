@@ -10,14 +10,22 @@ mod call;
 pub mod compare;
 pub mod cpu;
 mod dispatch;
+mod dtype;
 pub mod emulated;
 mod error;
+mod extent;
+mod gates;
 mod heads;
 pub mod inputs;
 mod kernel;
+mod layout;
+mod plain;
 mod policy;
 pub mod reference;
+mod request;
 mod segments;
+mod sequences;
+mod steps;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -25,9 +33,13 @@ pub mod cuda;
 #[cfg(all(test, feature = "cuda"))]
 use libcuda_loader as _;
 
-pub use call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
+pub use call::{Call, Checkpoints, Decay, Gates, QkNorm, State, StateView, View, ViewMut, default_scale};
 pub use dispatch::{Launch, plan};
+pub use dtype::{Dtype, Element, IndexDtype, Indices, Slice, SliceMut};
 pub use error::{Error, Reason, Result};
 pub use heads::{HEAD_DIM, HeadMap, Heads};
 pub use kernel::Kernel;
+pub use layout::{StateLayout, StateOrder, Strides};
 pub use policy::{Card, PathChoice, Policy};
+pub use request::DECODE_TOKENS;
+pub use sequences::Sequences;

@@ -8,8 +8,9 @@ mod random;
 pub use families::Family;
 pub use packed::Packed;
 
-use crate::call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
+use crate::call::{Call, Gates, State, View, ViewMut, default_scale};
 use crate::heads::Heads;
+use crate::layout::{StateLayout, Strides};
 
 /// Inputs of one call, every tensor contiguous.
 #[derive(Clone, Debug, PartialEq)]
