@@ -8,6 +8,7 @@
 //! | `gates` | forget gates at their limits: 1, 4, 5, 6, 13 |
 //! | `sequences` | one long call is several; no tokens; no state: 9, 14, 17 |
 //! | `chunked` | the chunked paths: thread orders, segments, neighbours, random gates: 2, 35, 43 |
+//! | `decode_kernel` | batches of short sequences, slots, tables, element types: 7, 10, 14, 15, 17, 21, 23, 35, 48, 54 |
 //! | `dispatch` | cards, limits and switches through the public interface: 38, 43 |
 //! | `layouts` | views at any strides have the dense bits, and nothing outside them is touched: 10 |
 //! | `errors`, `indices` | bad arguments on every path; shapes and strides against 128-bit arithmetic: 8, 11(c), 47, 55 |
@@ -20,6 +21,7 @@
 //! | `mutation`, `faulty_kernels` | that the checks of this suite, and those of the emulator, go red: 55 |
 mod chunked;
 mod cli;
+mod decode_kernel;
 mod dispatch;
 mod emulation;
 mod errors;

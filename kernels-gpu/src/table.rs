@@ -1,6 +1,6 @@
 //! Every kernel's PTX entries: what `xtask` builds and verifies, and what tests loop over.
 use crate::kernels::{
-    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, hold, recurrent_by_column,
+    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, decode, hold, recurrent_by_column,
     recurrent_by_key_head,
 };
 use cuda_std::kernel::EntryFacts;
@@ -17,5 +17,6 @@ pub fn entries() -> Vec<EntryFacts> {
         .chain(chunk_prep_tensor::KERNEL.facts())
         .chain(chunk_scan_tensor::KERNEL.facts())
         .chain(chunk_fallback::KERNEL.facts())
+        .chain(decode::KERNEL.facts())
         .collect()
 }

@@ -209,6 +209,16 @@ pub fn unpack_f16x2(pair: u32) -> (f32, f32) {
     (half::f16::from_bits(pair as u16).to_f32(), half::f16::from_bits((pair >> 16) as u16).to_f32())
 }
 
+#[inline(always)]
+pub fn to_f16(value: f32) -> u16 {
+    half::f16::from_f32(value).to_bits()
+}
+
+#[inline(always)]
+pub fn sqrt(x: f32) -> f32 {
+    x.sqrt()
+}
+
 /// On the GPU a number of 32 bits.
 pub type SharedAddress = *mut f32;
 

@@ -20,6 +20,36 @@ pub fn unpack_f16x2(pair: u32) -> (f32, f32) {
     imp::unpack_f16x2(pair)
 }
 
+/// The 16-bit float nearest to `value` (ties to even), as its bits: infinite from 65,520 on. PTX `cvt.rn.f16.f32`.
+#[inline(always)]
+pub fn to_f16(value: f32) -> u16 {
+    imp::to_f16(value)
+}
+
+/// The bfloat16 nearest to `value` (ties to even), as its bits: the upper half of a 32-bit float. NaN stays NaN.
+#[inline(always)]
+pub fn to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if value.is_nan() {
+        // Rounding could carry a NaN's last bits into infinity.
+        return (bits >> 16) as u16 | 0x40;
+    }
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+/// The low and the high half of a register, each a bfloat16, as 32-bit floats: exact.
+#[inline(always)]
+#[must_use]
+pub fn unpack_bf16x2(pair: u32) -> (f32, f32) {
+    (f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000))
+}
+
+/// The square root, rounded to nearest. PTX `sqrt.rn.f32`.
+#[inline(always)]
+pub fn sqrt(x: f32) -> f32 {
+    imp::sqrt(x)
+}
+
 /// `low` and `high` as the sum of two 16-bit floats each: both pairs of first parts, and of what those leave. The sum has
 /// 22 bits where it is not too small for them: below 2^-3, its last bit is 2^-25.
 #[inline(always)]

@@ -38,6 +38,12 @@ impl<T: Copy> Global<T> {
         self.0
     }
 
+    /// The same memory as elements of another type.
+    #[inline(always)]
+    pub const fn cast<U>(self) -> Global<U> {
+        Global(self.0.cast())
+    }
+
     /// The memory that starts `elements` further on.
     #[inline(always)]
     pub fn offset(self, elements: usize) -> Self {
@@ -93,6 +99,12 @@ impl<T: Copy> GlobalMut<T> {
     #[inline(always)]
     pub const fn as_ptr(self) -> *mut T {
         self.0
+    }
+
+    /// The same memory as elements of another type.
+    #[inline(always)]
+    pub const fn cast<U>(self) -> GlobalMut<U> {
+        GlobalMut(self.0.cast())
     }
 
     /// The memory that starts `elements` further on.

@@ -290,6 +290,26 @@ pub fn unpack_f16x2(pair: u32) -> (f32, f32) {
     (low, high)
 }
 
+#[inline(always)]
+pub fn to_f16(value: f32) -> u16 {
+    let half;
+    // SAFETY: `cvt.rn.f16.f32` has no precondition.
+    unsafe {
+        asm!(
+            "cvt.rn.f16.f32 {half}, {value};",
+            half = lateout(reg16) half,
+            value = in(reg32) value,
+            options(pure, nomem, nostack),
+        );
+    }
+    half
+}
+
+#[inline(always)]
+pub fn sqrt(x: f32) -> f32 {
+    core::intrinsics::sqrtf32(x)
+}
+
 /// A 32-bit address in shared memory.
 pub type SharedAddress = u32;
 

@@ -198,7 +198,7 @@ pub unsafe fn store_column(state: GlobalMut<f32>, row_stride: usize, column: usi
 
 /// This thread's part of `s^T x`: four sums side by side, so that no multiplication waits for the one before it.
 #[inline(always)]
-fn partial_dot(s: &Rows, x: &Rows) -> f32 {
+pub fn partial_dot(s: &Rows, x: &Rows) -> f32 {
     let mut sums = [0.0f32; 4];
     for quad in 0..QUADS {
         for i in 0..4 {

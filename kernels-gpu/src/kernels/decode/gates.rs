@@ -1,0 +1,125 @@
+//! What a token's gates do to the state: from g and beta as they are, or from a and b.
+//!
+//! Everything here is additions, multiplications, [`fma`], divisions and [`exp`] of that module, so that the emulator gives
+//! the GPU's bits. No step overflows: exponentials are of negative numbers alone.
+use super::super::elements::{Raw, widen};
+use super::{Args, GATES_A_LOG, GATES_LOG};
+use cuda_std::float::{exp, fma};
+
+/// The gates of one value head.
+#[derive(Clone, Copy, Debug)]
+pub struct Gates {
+    kind: u32,
+    g_element: u32,
+    beta_element: u32,
+    /// What softplus is multiplied by.
+    rate: f32,
+    bias: f32,
+    beta_factor: f32,
+}
+
+impl Gates {
+    /// Those of `value_head`.
+    ///
+    /// # Safety
+    /// Where gates are raw, `a_log` and `dt_bias` have the head.
+    #[inline(always)]
+    pub unsafe fn of(args: &Args, value_head: usize) -> Self {
+        let (mut rate, mut bias) = (0.0, 0.0);
+        if args.gates != GATES_LOG {
+            // SAFETY: bounds: one number a value head, by the caller; read only.
+            (rate, bias) = unsafe { (args.a_log.at(value_head), args.dt_bias.at(value_head)) };
+            if args.gates == GATES_A_LOG {
+                rate = -exp(rate);
+            }
+        }
+        let Args { gates: kind, g_element, beta_element, beta_factor, .. } = *args;
+        Self { kind, g_element, beta_element, rate, bias, beta_factor }
+    }
+
+    /// A token's `e^g` and beta.
+    #[inline(always)]
+    pub fn decay_and_beta(&self, g: Raw, beta: Raw) -> (f32, f32) {
+        let (g, beta) = (widen(self.g_element, g), widen(self.beta_element, beta));
+        if self.kind == GATES_LOG {
+            (exp(g), beta)
+        } else {
+            (exp(self.rate * softplus(g + self.bias)), self.beta_factor * sigmoid(beta))
+        }
+    }
+}
+
+/// `ln(1 + e^x)` within 3e-7 of its value, `x` itself above 20: `max(x, 0) + ln(1 + y)` with `y = e^-|x|`, and for the second
+/// term the series of `2 artanh(y / (2 + y))`, whose argument is at most a third.
+#[inline(always)]
+fn softplus(x: f32) -> f32 {
+    /// 1 / (2 n + 1), from the last term on.
+    const SERIES: [f32; 8] = [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0];
+    let y = exp(-x.abs());
+    let reciprocal = 1.0 / (2.0 + y);
+    let argument = y * reciprocal;
+    let square = argument * argument;
+    let mut series = SERIES[0];
+    let mut i = 1;
+    while i < SERIES.len() {
+        series = fma(series, square, SERIES[i]);
+        i += 1;
+    }
+    // y times twice the reciprocal: the argument itself loses bits where y is subnormal.
+    let logarithm = y * (2.0 * reciprocal) * series;
+    if x > 0.0 { x + logarithm } else { logarithm }
+}
+
+/// `1 / (1 + e^-x)`.
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    let y = exp(-x.abs());
+    let at_positive = 1.0 / (1.0 + y);
+    if x >= 0.0 { at_positive } else { y * at_positive }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of every size from -110 to 110.
+    fn numbers() -> impl Iterator<Item = f32> {
+        let sizes = (1e-6f32.to_bits()..=110f32.to_bits()).step_by(9973).map(f32::from_bits);
+        sizes.flat_map(|x| [x, -x]).chain([0.0, -0.0])
+    }
+
+    #[track_caller]
+    fn assert_near(x: f32, value: f32, exact: f64, bar: f64) {
+        // Below the normal numbers, units are of one size.
+        let error = (f64::from(value) - exact).abs() / exact.max(f64::from(f32::MIN_POSITIVE));
+        assert!(error <= bar, "{x}: {value} is not {exact} ({error:.1e})");
+    }
+
+    #[test]
+    fn softplus_is_exact_to_a_few_units() {
+        for x in numbers() {
+            let exact = f64::from(x).exp().ln_1p();
+            assert_near(x, softplus(x), exact, 3e-7);
+            if x > 20.0 {
+                assert_eq!(softplus(x), x);
+            }
+        }
+        for (x, value) in [(f32::INFINITY, f32::INFINITY), (f32::MAX, f32::MAX), (f32::NEG_INFINITY, 0.0), (-3e38, 0.0)]
+        {
+            assert_eq!(softplus(x), value, "{x}");
+        }
+        assert!(softplus(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn sigmoid_is_exact_to_a_few_units() {
+        for x in numbers() {
+            let y = (-f64::from(x).abs()).exp();
+            assert_near(x, sigmoid(x), if x >= 0.0 { 1.0 / (1.0 + y) } else { y / (1.0 + y) }, 3e-7);
+        }
+        for (x, value) in [(f32::INFINITY, 1.0), (f32::NEG_INFINITY, 0.0), (0.0, 0.5)] {
+            assert_eq!(sigmoid(x), value, "{x}");
+        }
+        assert!(sigmoid(f32::NAN).is_nan());
+    }
+}

@@ -1,0 +1,15 @@
+//! The decode kernel in the emulator, launched as its arguments say: against float64, against the recurrent kernels bit for
+//! bit, and over everything that tables on the device can say.
+//!
+//! | module | what it promises |
+//! | --- | --- |
+//! | `batch` | a batch in memory: tensors at strides, pools, tables, the launch, what is expected of it |
+//! | `numbers` | heads, element types, strides, normalisation: 8, 10, 21, 23, 48 |
+//! | `gates` | raw gates at their limits: 6 |
+//! | `sequences` | empty sequences, cuts, checkpoints, neighbours: 9, 17, 35, 54 |
+//! | `pools` | orders of the state's axes, slots, padding: 7, 10, 14, 15 |
+mod batch;
+mod gates;
+mod numbers;
+mod pools;
+mod sequences;
