@@ -40,12 +40,12 @@ pub(super) fn sequences<'a, T>(
     batch_stride: usize,
 ) -> Vec<ArrayViewMut3<'a, T>> {
     let ([batch, tokens], heads) = (sequences.axes(), heads.num_v_heads);
-    let shape = (batch, heads, tokens, HEAD_DIM).strides((
-        used(batch, batch_stride),
-        used(heads, strides.head),
-        used(tokens, strides.token),
-        1,
-    ));
+    let (shape, strides) = (
+        (batch, heads, tokens, HEAD_DIM),
+        (used(batch, batch_stride), used(heads, strides.head), used(tokens, strides.token), 1),
+    );
+    // Without elements strides lead nowhere.
+    let shape = shape.strides(if batch * tokens == 0 { (0, 0, 0, 0) } else { strides });
     let tensor = ArrayViewMut4::from_shape(shape, data).expect("rows that lie apart inside the data");
     let outer = tensor.into_outer_iter_mut();
     match sequences {
@@ -75,7 +75,7 @@ pub(super) fn slots<'a>(
     layout: StateLayout,
 ) -> impl Iterator<Item = ArrayViewMut3<'a, f32>> + use<'a> {
     let shape = (count, heads.num_v_heads, HEAD_DIM, HEAD_DIM);
-    let [head, row, column] = state_strides(heads, layout);
+    let [head, row, column] = if count == 0 { [0; 3] } else { state_strides(heads, layout) };
     let shape = shape.strides((used(count, layout.slot), head, row, column));
     ArrayViewMut4::from_shape(shape, data).expect("slots that lie apart inside the data").into_outer_iter_mut()
 }
