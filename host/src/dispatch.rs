@@ -111,7 +111,7 @@ pub(crate) fn cut(
 fn prefer(kernel: Kernel, card: &Card, problem: &Problem, policy: &Policy) -> Result<(), Reason> {
     match kernel {
         Kernel::RecurrentByKeyHead if !policy.by_key_head => Err(Reason::SwitchedOff { kernel: kernel.name() }),
-        Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn => Ok(()),
+        Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn | Kernel::Decode => Ok(()),
         Kernel::Chunked | Kernel::ChunkedTensor => {
             let (tokens, min) = (problem.tokens, policy.min_chunked_tokens);
             if tokens < min {

@@ -266,6 +266,17 @@ pub enum Reason {
     /// It keeps no state but the last.
     #[error("it keeps no state after every token")]
     Checkpoints,
+    /// A launch has no room for so many blocks.
+    #[error("{sequences} sequences; a launch has blocks for {most}")]
+    Batch {
+        /// Sequences of the call.
+        sequences: usize,
+        /// The most.
+        most: usize,
+    },
+    /// Without scratch there is no place for a table of where sequences start.
+    #[error("sequences of different lengths need a table on the device, and so scratch: prefill takes them")]
+    Lengths,
     /// One launch for all short sequences is faster than one for each.
     #[error("{sequences} sequences of up to {tokens} tokens are faster in one launch")]
     ShortSequences {

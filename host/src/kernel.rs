@@ -8,7 +8,7 @@ use crate::segments::Form;
 use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::recurrence::Args;
-use kernels_gpu::kernels::{recurrent_by_column, recurrent_by_key_head};
+use kernels_gpu::kernels::{decode, recurrent_by_column, recurrent_by_key_head};
 use kernels_gpu::shape::{GROUPED, MOST_VALUES_PER_KEY, TILED};
 
 /// Bytes that the aligned kernels move at once.
@@ -30,13 +30,18 @@ pub enum Kernel {
     /// their range; more scratch. Values and state of 16 columns share one power of two, so that beside a state 2^20 times as
     /// large values are lost for the rest of the chunk, also where that state is forgotten in it; bits depend on neighbours.
     ChunkedTensor,
+    /// A whole batch of sequences token by token in one launch, with everything that a call may ask for: any element type,
+    /// norm, gates, layout and table of slots. Any card from sm_75. The same bits as the others that go token by token.
+    Decode,
 }
 
 impl Kernel {
     /// Every one of them.
-    pub const ALL: [Self; 4] = [Self::RecurrentByKeyHead, Self::RecurrentByColumn, Self::Chunked, Self::ChunkedTensor];
+    pub const ALL: [Self; 5] =
+        [Self::RecurrentByKeyHead, Self::RecurrentByColumn, Self::Chunked, Self::ChunkedTensor, Self::Decode];
 
-    /// Those that go token by token, the preferred one first. They give the same bits.
+    /// Those that go token by token through one sequence of f32, the preferred one first. They give the same bits, and so
+    /// does [`Kernel::Decode`].
     pub const RECURRENT: [Self; 2] = [Self::RecurrentByKeyHead, Self::RecurrentByColumn];
 
     /// Its name, that of its file.
@@ -47,6 +52,7 @@ impl Kernel {
             Self::RecurrentByColumn => recurrent_by_column::KERNEL.name,
             Self::Chunked => "chunked",
             Self::ChunkedTensor => "chunked_tensor",
+            Self::Decode => decode::KERNEL.name,
         }
     }
 
@@ -61,11 +67,12 @@ impl Kernel {
             Self::RecurrentByColumn => recurrent_by_column::KERNEL.minimum_capability,
             Self::Chunked => Form::Plain.minimum_capability(),
             Self::ChunkedTensor => Form::Tensor.minimum_capability(),
+            Self::Decode => decode::KERNEL.minimum_capability,
         };
         if card.capability < need {
             return Err(Reason::Capability { have: card.capability, need });
         }
-        if self == Self::RecurrentByColumn {
+        if matches!(self, Self::RecurrentByColumn | Self::Decode) {
             return Ok(());
         }
         if ratio > MOST_VALUES_PER_KEY {
@@ -88,7 +95,7 @@ impl Kernel {
             Self::RecurrentByColumn => {
                 Some((&recurrent_by_column::KERNEL.entries[0], recurrent_by_column::grid(heads.num_v_heads as u32)))
             }
-            Self::Chunked | Self::ChunkedTensor => None,
+            Self::Chunked | Self::ChunkedTensor | Self::Decode => None,
         }
     }
 }
@@ -182,7 +189,7 @@ fn recurrent_args(problem: &Problem, pointers: &Pointers) -> Args {
     }
 }
 
-/// The launch of a kernel that goes token by token; None for the chunked path.
+/// The launch of a kernel that goes token by token through one sequence; None for the others.
 pub(crate) fn recurrent_launch(kernel: Kernel, problem: &Problem, pointers: &Pointers) -> Option<RecurrentLaunch> {
     let (entry, grid) = kernel.recurrent_entry(&problem.heads)?;
     Some(RecurrentLaunch { entry, grid, args: recurrent_args(problem, pointers) })

@@ -8,7 +8,9 @@
 
 mod call;
 pub mod compare;
+mod copies;
 pub mod cpu;
+mod decode;
 mod dispatch;
 mod dtype;
 pub mod emulated;
@@ -22,10 +24,13 @@ mod layout;
 mod plain;
 mod policy;
 pub mod reference;
+pub mod reference_batch;
 mod request;
 mod segments;
 mod sequences;
+mod slots;
 mod steps;
+mod upload;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -43,3 +48,4 @@ pub use layout::{StateLayout, StateOrder, Strides};
 pub use policy::{Card, PathChoice, Policy};
 pub use request::DECODE_TOKENS;
 pub use sequences::Sequences;
+pub use slots::{Slot, Slots};

@@ -29,7 +29,7 @@ impl Form {
         match kernel {
             Kernel::Chunked => Some(Self::Plain),
             Kernel::ChunkedTensor => Some(Self::Tensor),
-            Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn => None,
+            Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn | Kernel::Decode => None,
         }
     }
 

@@ -45,7 +45,7 @@ mod tile;
 mod transfer;
 mod uses;
 
-pub use states::{copy_states, zero_states};
+pub use states::{copy_states, copy_states_within, zero_states};
 
 use crate::call::Call;
 use crate::error::{Error, Result};

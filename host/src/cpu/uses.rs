@@ -3,7 +3,7 @@
 use crate::call::{Call, Checkpoints, States};
 use crate::dtype::Indices;
 use crate::error::{Error, Result};
-use crate::request::{Pool, Request};
+use crate::request::Request;
 use std::collections::BTreeMap;
 
 /// The states of one sequence.
@@ -98,23 +98,6 @@ fn require_apart(uses: &[Use], in_place: bool) -> Result<()> {
                 Some(&first) if first != second => return Err(Error::SharedSlot { slot, first, second }),
                 _ => {}
             }
-        }
-    }
-    Ok(())
-}
-
-/// That every slot of a list is in the pool, and none is there twice.
-///
-/// # Errors
-/// [`Error::Slot`] or [`Error::SharedSlot`], by the places in the list.
-pub(super) fn require_list(argument: &'static str, list: &[u32], pool: &Pool, distinct: bool) -> Result<()> {
-    let mut seen = BTreeMap::new();
-    for (row, &slot) in list.iter().enumerate() {
-        if slot as usize >= pool.slots {
-            return Err(Error::Slot { argument, row, index: i64::from(slot), slots: pool.slots });
-        }
-        if let Some(first) = seen.insert(slot, row).filter(|_| distinct) {
-            return Err(Error::SharedSlot { slot: slot as usize, first, second: row });
         }
     }
     Ok(())

@@ -129,12 +129,6 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn request(&self) -> Request<'a> {
-        let pool = |argument, state: State| Pool {
-            argument,
-            place: place(state.pointer),
-            layout: state.layout,
-            slots: state.slots,
-        };
         let table = |indices: Indices| Table { place: place(indices.pointer), dtype: indices.dtype };
         Request {
             heads: self.heads,
@@ -146,15 +140,15 @@ impl<'a> Call<'a> {
             v: tensor("v", self.v),
             gates: gates(&self.gates),
             out: tensor("out", self.out),
-            initial: self.initial.map(|state| pool("initial_state", state)),
-            last: self.last.map(|state| pool("final_state", state)),
+            initial: self.initial.map(|state| pool_of("initial_state", state)),
+            last: self.last.map(|state| pool_of("final_state", state)),
             indices: self.indices.map(table),
             output_indices: self.output_indices.map(table),
             checkpoints: self.checkpoints.map(|checkpoints| match checkpoints {
                 Checkpoints::PerToken(indices) => CheckpointTable::PerToken(table(indices)),
                 Checkpoints::Lanes(lanes) => CheckpointTable::Lanes(lanes),
             }),
-            every: self.every.map(|(interval, state)| (interval, pool("checkpoint_every", state))),
+            every: self.every.map(|(interval, state)| (interval, pool_of("checkpoint_every", state))),
         }
     }
 }
@@ -162,6 +156,11 @@ impl<'a> Call<'a> {
 /// Nobody knows how much is there.
 fn place(pointer: u64) -> Place {
     Place { address: pointer, length: None }
+}
+
+/// A pool as the checks take it.
+pub(super) fn pool_of(argument: &'static str, state: State) -> Pool {
+    Pool { argument, place: place(state.pointer), layout: state.layout, slots: state.slots }
 }
 
 fn tensor(argument: &'static str, view: View) -> Tensor {

@@ -9,6 +9,7 @@ mod reruns;
 mod resident;
 mod scratch;
 mod slices;
+mod states;
 mod stream;
 mod tensors;
 mod timing;
@@ -18,6 +19,7 @@ pub use device::{DeviceFacts, device_count};
 pub use error::{CudaError, DriverError, LoadFailure};
 pub use resident::Resident;
 pub use scratch::{Scratch, Workspace};
+pub use states::StatePool;
 pub use stream::Stream;
 pub use tensors::{Checkpoints, Decay, Gates, Indices, State, View};
 
@@ -25,6 +27,7 @@ use crate::dispatch::Launch;
 use crate::error::{Error, Reason, Result};
 use crate::kernel::Kernel;
 use crate::policy::{PathChoice, Policy};
+use crate::request::DECODE_TOKENS;
 use crate::segments::Form;
 use crate::steps::{self, Step};
 use cuda_std::GlobalMut;
@@ -108,6 +111,30 @@ impl Gdn {
     pub unsafe fn prefill(&self, call: &Call<'_>, stream: Stream) -> Result<Launch> {
         // SAFETY: by the caller.
         unsafe { self.prefill_in(call, Scratch::Device, stream) }
+    }
+
+    /// [`Gdn::prefill`] for sequences of up to [`DECODE_TOKENS`] tokens: one launch of the general kernel, which allocates
+    /// nothing, so that it may be captured as it is. Slots are read from the device when the stream comes to the call, at each
+    /// replay anew.
+    ///
+    /// # Errors
+    /// As [`Gdn::prefill`]; [`Error::DecodeTokens`] for longer sequences, [`Error::Refused`] with [`Reason::Lengths`] for
+    /// packed ones of different lengths.
+    ///
+    /// # Safety
+    /// As [`Gdn::prefill`].
+    pub unsafe fn decode(&self, call: &Call<'_>, stream: Stream) -> Result<Launch> {
+        let request = call.request();
+        request.validate()?;
+        let tokens = request.sequences.longest();
+        if tokens > DECODE_TOKENS {
+            return Err(Error::DecodeTokens { tokens, most: DECODE_TOKENS });
+        }
+        if crate::decode::needs_table(&request) {
+            return Err(Error::Refused { kernel: Kernel::Decode.name(), reason: Reason::Lengths });
+        }
+        // SAFETY: by the caller.
+        unsafe { self.prefill_by(call, Kernel::Decode, stream) }
     }
 
     /// [`Gdn::prefill`] by the kernel that is asked for.
@@ -198,13 +225,15 @@ impl Gdn {
         let form = Form::of(launch.kernel).filter(|_| is_timed);
         let mut timing = form.map(|form| Timing::start(stream, form.phases())).transpose()?;
         let scratch = GlobalMut::new(scratch as *mut f32);
-        steps::steps(&self.facts().card(), &request, &self.policy, scratch, |step| {
+        steps::steps(&self.facts().card(), &request, launch, &self.policy, scratch, |step| {
             // SAFETY: types: each entry takes its arguments. Lengths: `validate` has checked shapes and strides, the caller
             // vouches for the memory. Lifetime: the caller's, until the stream has passed the launch.
             unsafe {
                 match step {
                     Step::Recurrent(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
                     Step::Chunked(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Decode(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Upload(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
                 }
             }?;
             timing.as_mut().map_or(Ok(()), |timing| Ok(timing.mark()?))

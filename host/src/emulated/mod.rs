@@ -36,9 +36,11 @@ pub fn run_with(call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
     // What a kernel reads of it without having written it shows as NaN. Quads, since scratch stands on 16 bytes.
     let mut scratch = vec![Poison([f32::NAN; 4]); chosen.scratch_bytes.div_ceil(size_of::<Poison>())];
     let scratch = memory.read_write(&mut scratch);
-    steps::steps(&CARD, &request, policy, GlobalMut::new(scratch.as_ptr().cast()), |step| match step {
+    steps::steps(&CARD, &request, &chosen, policy, GlobalMut::new(scratch.as_ptr().cast()), |step| match step {
         Step::Recurrent(step) => launch(step.entry, step.grid, step.args, &memory, order),
         Step::Chunked(step) => launch(step.entry, step.grid, step.args, &memory, order),
+        Step::Decode(step) => launch(step.entry, step.grid, step.args, &memory, order),
+        Step::Upload(step) => launch(step.entry, step.grid, step.args, &memory, order),
     })
 }
 
