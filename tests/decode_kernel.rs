@@ -8,7 +8,9 @@
 //! | `gates` | raw gates at their limits: 6 |
 //! | `sequences` | empty sequences, cuts, checkpoints, neighbours: 9, 17, 35, 54 |
 //! | `pools` | orders of the state's axes, slots, padding: 7, 10, 14, 15 |
+//! | `copies` | states copied between pools, and made zero |
 mod batch;
+mod copies;
 mod gates;
 mod numbers;
 mod pools;

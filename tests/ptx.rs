@@ -84,15 +84,18 @@ fn entries_are_those_of_the_table() {
     }
 }
 
-/// Arguments are numbers and pointers: by-value structs have been laid out wrongly.
+/// Arguments are numbers, pointers and arrays of words: by-value structs have been laid out wrongly.
 #[test]
-fn parameters_are_scalars() {
+fn parameters_are_scalars_or_words() {
     for file in &FILES {
         for entry in file.entries() {
             for parameter in &entry.parameters {
                 let parameter = parameter.trim();
                 let mut words = parameter.split_whitespace();
                 assert_eq!(words.next(), Some(".param"), "{}: {parameter}", entry.symbol);
+                if parameter.starts_with(".param .align 4 .b8 ") {
+                    continue;
+                }
                 assert!(matches!(words.next(), Some(".u64" | ".u32" | ".f32")), "{}: {parameter}", entry.symbol);
                 assert!(!parameter.contains('['), "{}: {parameter}", entry.symbol);
             }

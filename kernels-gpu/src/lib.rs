@@ -33,7 +33,7 @@
 // Kernels index several arrays by one role: the index is the mathematics.
 #![allow(clippy::needless_range_loop)]
 #![cfg_attr(target_arch = "nvptx64", no_std)]
-#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, stdarch_nvptx))]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch, stdarch_nvptx))]
 
 pub mod kernels;
 pub mod shape;

@@ -1,7 +1,7 @@
 //! Every kernel's PTX entries: what `xtask` builds and verifies, and what tests loop over.
 use crate::kernels::{
-    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, decode, hold, recurrent_by_column,
-    recurrent_by_key_head,
+    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, copy_states, decode, hold,
+    recurrent_by_column, recurrent_by_key_head, upload,
 };
 use cuda_std::kernel::EntryFacts;
 
@@ -18,5 +18,7 @@ pub fn entries() -> Vec<EntryFacts> {
         .chain(chunk_scan_tensor::KERNEL.facts())
         .chain(chunk_fallback::KERNEL.facts())
         .chain(decode::KERNEL.facts())
+        .chain(upload::KERNEL.facts())
+        .chain(copy_states::KERNEL.facts())
         .collect()
 }

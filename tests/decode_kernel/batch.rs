@@ -167,7 +167,7 @@ impl States {
         places
     }
 
-    fn lend<'a>(&'a mut self, memory: &mut Memory<'a>) -> Lent {
+    pub fn lend<'a>(&'a mut self, memory: &mut Memory<'a>) -> Lent {
         (memory.read_write(&mut self.data).offset(self.start), self.pool)
     }
 
@@ -231,9 +231,9 @@ impl Target {
 }
 
 /// A pool as the kernel takes it.
-type Lent = (GlobalMut<f32>, Pool);
+pub type Lent = (GlobalMut<f32>, Pool);
 
-fn none() -> Lent {
+pub fn none() -> Lent {
     let pool = Pool { slot_stride: 0, head_stride: 0, row_stride: 0, column_stride: 0, slots: 0 };
     (GlobalMut::new(std::ptr::null_mut()), pool)
 }
@@ -247,7 +247,7 @@ pub enum Indices {
 }
 
 impl Indices {
-    fn lend<'a>(this: Option<&'a Self>, memory: &mut Memory<'a>) -> (Global<u8>, u32) {
+    pub fn lend<'a>(this: Option<&'a Self>, memory: &mut Memory<'a>) -> (Global<u8>, u32) {
         match this {
             None => (Global::new(std::ptr::null()), INDEX_32),
             Some(Self::I32(table)) => (memory.read_only(table).cast(), INDEX_32),

@@ -47,8 +47,9 @@ fn version_fault(ptx: &str, target: Target) -> Option<String> {
 fn entry_faults(entry: &PtxEntry<'_>, target: Target, expected_barriers: usize) -> Vec<String> {
     let mut faults = Vec::new();
     for parameter in &entry.parameters {
-        if parameter.contains('[') {
-            faults.push(format!("parameter is no scalar: {}", parameter.trim()));
+        // An array of words has no inner layout that could be got wrong.
+        if parameter.contains('[') && !parameter.contains(".align 4 .b8") {
+            faults.push(format!("parameter is no scalar and no words: {}", parameter.trim()));
         }
     }
     for line in &entry.body {
@@ -186,9 +187,10 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_scalars() {
-        let good = entry(&["\t.param .u64 .ptr .align 1 k_param_0,"], &[]);
-        assert!(entry_faults(&good, SM_80, 0).is_empty());
+    fn parameters_are_scalars_or_words() {
+        for good in ["\t.param .u64 .ptr .align 1 k_param_0,", "\t.param .align 4 .b8 k_param_0[16],"] {
+            assert!(entry_faults(&entry(&[good], &[]), SM_80, 0).is_empty());
+        }
         let bad = entry(&["\t.param .align 8 .b8 k_param_0[16]"], &[]);
         assert_eq!(entry_faults(&bad, SM_80, 0).len(), 1);
     }

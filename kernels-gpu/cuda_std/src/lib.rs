@@ -11,8 +11,9 @@
 //! | [`warp`] | lane index, shuffles, the warp barrier |
 //! | [`shared`] | dynamic shared memory, as typed [`Tile`]s |
 //! | [`memory`] | [`Global`] and [`GlobalMut`] pointers, the quads they move |
+//! | [`parameter`] | words that a launch carries in its parameters |
 //! | [`async_copy`] | copies from global to shared memory in the background |
-//! | [`float`] | fused multiply-add, exponential, pairs of 16-bit floats |
+//! | [`float`] | fused multiply-add, exponential, square root, 16-bit floats |
 //! | [`tensor`] | products of 16-bit matrices by the tensor cores |
 //!
 //! [`arguments!`] declares a kernel's arguments once, for its PTX entries, for a launch and for the emulator.
@@ -24,6 +25,7 @@ pub mod async_copy;
 pub mod float;
 pub mod kernel;
 pub mod memory;
+pub mod parameter;
 pub mod shared;
 pub mod tensor;
 pub mod thread;

@@ -6,8 +6,8 @@
 //!   x <- x / sqrt(sum x^2 + eps)                                       for q and k
 //!   g = -exp(a_log) softplus(a + dt_bias),   beta = factor sigmoid(b)  from raw gates
 //!
-//! # Threads: one block per (sequence, value head, 32 columns); 64 threads = 2 warps x 16 columns
-//! A thread holds 16 rows of four columns ([`super::slices`]).
+//! # Threads
+//! Those of [`super::slices`], a state a sequence.
 //!
 //! # Memory
 //! No shared memory. With one token a sequence, this is a copy of the states with arithmetic in between: a thread asks for
@@ -23,29 +23,16 @@ mod sequence;
 
 use super::elements::{ElementsMut, widen_quads};
 use super::recurrence::{correction, update};
-use super::slices::{COLUMNS_PER_THREAD, COLUMNS_PER_WARP, Role, dot, load, store};
+use super::slices::{COLUMNS_PER_THREAD, Role, dot, load, store};
 use super::slots::PADDING;
-use crate::shape::{HEAD_DIM, key_head};
+use crate::shape::key_head;
 use cuda_std::memory::Quad;
-use cuda_std::thread::{block_idx_x, thread_idx_below};
-use cuda_std::warp::WARP_SIZE;
 use cuda_std::{Global, GlobalMut};
 use gates::Gates;
 use inputs::{Inputs, Query, Token, key_or_query};
 use sequence::{Sequence, checkpoint_pool, final_pool, initial_pool};
 
-/// Threads of a block.
-pub const THREADS: usize = 64;
-/// Columns that a block carries.
-pub const COLUMNS_PER_BLOCK: usize = THREADS / WARP_SIZE as usize * COLUMNS_PER_WARP;
-/// Blocks of a head.
-const COLUMN_TILES: u32 = (HEAD_DIM / COLUMNS_PER_BLOCK) as u32;
-
-/// Blocks of a launch; the product must fit in 31 bits. All in one dimension, since the second ends at 65,535.
-#[must_use]
-pub const fn grid(sequences: u32, num_value_heads: u32) -> [u32; 2] {
-    [COLUMN_TILES * num_value_heads * sequences, 1]
-}
+pub use super::slices::{THREADS, grid};
 
 cuda_std::arguments! {
     /// What the kernel takes. Strides are in elements of their tensor, dim is contiguous, and element types are the codes of
@@ -217,12 +204,12 @@ struct Output {
 
 impl Output {
     #[inline(always)]
-    fn new(args: &Args, sequence: &Sequence, value_head: usize, column: usize, role: Role) -> Self {
+    fn new(args: &Args, sequence: &Sequence, role: Role) -> Self {
         let first = ElementsMut::new(args.out, args.out_element).offset(
             sequence.batch * args.out_batch_stride
                 + sequence.first_token * args.out_token_stride
-                + value_head * args.out_head_stride
-                + column,
+                + role.value_head as usize * args.out_head_stride
+                + role.column,
         );
         Self { first, part: role.row_group }
     }
@@ -246,25 +233,20 @@ impl Output {
 /// the pools that are written overlap nothing that is read, but for a pool that is another with the same strides.
 #[inline(always)]
 pub unsafe fn run(args: Args) {
-    let role = Role::of(thread_idx_below::<THREADS>());
-    let block = block_idx_x();
-    let column = (block % COLUMN_TILES) as usize * COLUMNS_PER_BLOCK + role.column;
-    let head = block / COLUMN_TILES;
-    let num_value_heads = args.num_key_heads * args.values_per_key;
-    let value_head = head % num_value_heads;
-    let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
-    let value_head = value_head as usize;
+    let role = Role::here(args.num_key_heads * args.values_per_key);
+    let key_head = key_head(role.value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
+    let value_head = role.value_head as usize;
     // SAFETY: the grid has blocks for so many sequences.
-    let sequence = unsafe { Sequence::of(&args, (head / num_value_heads) as usize) };
+    let sequence = unsafe { Sequence::of(&args, role.state) };
 
-    let mut inputs = Inputs::first(&args, &sequence, (key_head, value_head), column, role);
+    let mut inputs = Inputs::first(&args, &sequence, key_head, role);
     let (mut next, mut q) = (Token::default(), Query::default());
     if sequence.tokens > 0 {
         // SAFETY: there is a first token.
         (next, q) = unsafe { (inputs.read(&args), inputs.read_query(&args)) };
     }
 
-    let out = Output::new(&args, &sequence, value_head, column, role);
+    let out = Output::new(&args, &sequence, role);
     if sequence.slot == PADDING {
         for token in 0..sequence.tokens {
             // SAFETY: the token exists.
@@ -278,7 +260,7 @@ pub unsafe fn run(args: Args) {
         let pool = initial_pool(&args);
         let state = args.initial_state.offset(pool.head(sequence.slot, value_head));
         // SAFETY: the slot is one of the pool's. Owner: this thread alone writes its part of it, below.
-        s = unsafe { load(state, &pool, column, role) };
+        s = unsafe { load(state, &pool, role) };
     }
     // SAFETY: value_head is one of the heads.
     let gates = unsafe { Gates::of(&args, value_head) };
@@ -315,7 +297,7 @@ pub unsafe fn run(args: Args) {
             if slot < pool.slots {
                 let state = args.checkpoint.offset(pool.head(slot, value_head));
                 // SAFETY: the slot is one of the pool's, and this thread has read its part of the initial state.
-                unsafe { store(state, &pool, column, role, &s) };
+                unsafe { store(state, &pool, role, &s) };
             }
         }
     }
@@ -324,6 +306,6 @@ pub unsafe fn run(args: Args) {
     if sequence.final_slot < pool.slots {
         let state = args.final_state.offset(pool.head(sequence.final_slot, value_head));
         // SAFETY: the slot is one of the pool's, and this thread has read its part of the initial state.
-        unsafe { store(state, &pool, column, role, &s) };
+        unsafe { store(state, &pool, role, &s) };
     }
 }

@@ -1,7 +1,7 @@
 //! A warp's sixteen columns of a head's state, in the registers of its lanes: how they are read from a pool in any order
 //! of its axes, summed over rows, and written back.
 //!
-//! # Lanes
+//! # Threads: one block per (state, value head, 32 columns); 64 threads = 2 warps x 16 columns
 //! ```text
 //!   lane = 4 row_group + column_lane       a thread holds 16 rows x 4 columns:
 //!          ┌────────┬────────┬────┐        row = 4 (row_group + 8 quad) + i,  quad and i in 0..4
@@ -19,7 +19,9 @@
 //! registers serves both orders, so that the sums do not know where the state came from.
 use super::recurrence::{QUADS, ROW_GROUPS, Rows, partial_dot};
 use super::slots::Pool;
+use crate::shape::HEAD_DIM;
 use cuda_std::memory::Quad;
+use cuda_std::thread::{block_idx_x, thread_idx_below};
 use cuda_std::warp::{WARP_SIZE, warp_shuffle_xor};
 use cuda_std::{Global, GlobalMut};
 
@@ -28,31 +30,60 @@ pub const COLUMNS_PER_THREAD: usize = 4;
 /// Lanes side by side.
 const COLUMN_LANES: usize = WARP_SIZE as usize / ROW_GROUPS;
 /// Columns that a warp holds.
-pub const COLUMNS_PER_WARP: usize = COLUMN_LANES * COLUMNS_PER_THREAD;
+const COLUMNS_PER_WARP: usize = COLUMN_LANES * COLUMNS_PER_THREAD;
+
+/// Threads of a block: two warps, so that a batch of one sequence has blocks for all multiprocessors.
+pub const THREADS: usize = 64;
+/// Columns that a block holds.
+const COLUMNS_PER_BLOCK: usize = THREADS / WARP_SIZE as usize * COLUMNS_PER_WARP;
+/// Blocks of a head.
+const COLUMN_TILES: u32 = (HEAD_DIM / COLUMNS_PER_BLOCK) as u32;
+
+/// Blocks of a launch over so many states; their product must fit in 31 bits. All in one dimension: the second one ends
+/// at 65,535.
+#[must_use]
+pub const fn grid(states: u32, num_value_heads: u32) -> [u32; 2] {
+    [COLUMN_TILES * num_value_heads * states, 1]
+}
 
 /// A thread's part of a state, by column.
 pub type Slice = [Rows; COLUMNS_PER_THREAD];
 
-/// Where a thread stands in its block.
+/// Where a thread stands in the launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Role {
-    /// The first of the thread's columns in the block.
+    /// Which state.
+    pub state: usize,
+    /// Which head of it.
+    pub value_head: u32,
+    /// The first of the thread's columns.
     pub column: usize,
     /// Which rows of them.
     pub row_group: usize,
 }
 
 impl Role {
-    /// The role of thread `thread`.
+    /// The role of thread `thread` of block `block`.
     #[inline(always)]
     #[must_use]
-    pub fn of(thread: usize) -> Self {
+    pub fn of(thread: usize, block: u32, num_value_heads: u32) -> Self {
         let lane = thread % WARP_SIZE as usize;
         let warp = thread / WARP_SIZE as usize;
+        let (tile, head) = ((block % COLUMN_TILES) as usize, block / COLUMN_TILES);
+        let column_in_warp = lane % COLUMN_LANES * COLUMNS_PER_THREAD;
         Self {
-            column: warp * COLUMNS_PER_WARP + lane % COLUMN_LANES * COLUMNS_PER_THREAD,
+            state: (head / num_value_heads) as usize,
+            value_head: head % num_value_heads,
+            column: tile * COLUMNS_PER_BLOCK + warp * COLUMNS_PER_WARP + column_in_warp,
             row_group: lane / COLUMN_LANES,
         }
+    }
+
+    /// The role of the thread that asks.
+    #[inline(always)]
+    #[must_use]
+    pub fn here(num_value_heads: u32) -> Self {
+        Self::of(thread_idx_below::<THREADS>(), block_idx_x(), num_value_heads)
     }
 
     /// The first row of the thread's quad `quad`.
@@ -94,16 +125,16 @@ const fn row_offset(quad: usize) -> usize {
     4 * ROW_GROUPS * quad
 }
 
-/// The thread's part of the state of a head, which starts at `head`; `column` is the thread's first one.
+/// The thread's part of the state of a head, which starts at `head`.
 ///
 /// # Safety
 /// The head has 128 rows and columns at the pool's strides, and no other thread writes this thread's part.
 #[inline(always)]
 #[must_use]
-pub unsafe fn load(head: Global<f32>, pool: &Pool, column: usize, role: Role) -> Slice {
-    let corner = head.offset(role.row(0) * pool.row_stride + column * pool.column_stride);
+pub unsafe fn load(head: Global<f32>, pool: &Pool, role: Role) -> Slice {
+    let corner = head.offset(role.row(0) * pool.row_stride + role.column * pool.column_stride);
     let mut s = [[[0.0; 4]; QUADS]; COLUMNS_PER_THREAD];
-    // SAFETY: bounds: rows below 128 by `Role::row`, columns by the caller. The wide reads are aligned by `Moves::of`.
+    // SAFETY: bounds: rows and columns below 128 by `Role`. The wide reads are aligned by `Moves::of`.
     unsafe {
         match Moves::of(corner.as_ptr().addr(), pool) {
             Moves::RowByRow => {
@@ -143,8 +174,8 @@ pub unsafe fn load(head: Global<f32>, pool: &Pool, column: usize, role: Role) ->
 /// # Safety
 /// As [`load`]; the thread that has these rows and columns alone touches them.
 #[inline(always)]
-pub unsafe fn store(head: GlobalMut<f32>, pool: &Pool, column: usize, role: Role, s: &Slice) {
-    let corner = head.offset(role.row(0) * pool.row_stride + column * pool.column_stride);
+pub unsafe fn store(head: GlobalMut<f32>, pool: &Pool, role: Role, s: &Slice) {
+    let corner = head.offset(role.row(0) * pool.row_stride + role.column * pool.column_stride);
     // SAFETY: bounds, alignment: as in `load`. Owner: this thread alone has these rows and columns.
     unsafe {
         match Moves::of(corner.as_ptr().addr(), pool) {
@@ -213,22 +244,25 @@ pub unsafe fn dot(s: &Slice, x: &Rows) -> Quad {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::HEAD_DIM;
 
     #[test]
     fn every_row_of_every_column_has_one_thread() {
-        let mut seen = [[0; 2 * COLUMNS_PER_WARP]; HEAD_DIM];
-        for thread in 0..64 {
-            let role = Role::of(thread);
-            for quad in 0..QUADS {
-                assert_eq!(role.row(quad), role.row(0) + row_offset(quad));
-                for i in 0..4 {
-                    for n in 0..COLUMNS_PER_THREAD {
-                        seen[role.row(quad) + i][role.column + n] += 1;
+        const HEADS: u32 = 3;
+        let mut seen = vec![0; 2 * HEADS as usize * HEAD_DIM * HEAD_DIM];
+        for block in 0..grid(2, HEADS)[0] {
+            for thread in 0..THREADS {
+                let role = Role::of(thread, block, HEADS);
+                for quad in 0..QUADS {
+                    assert_eq!(role.row(quad), role.row(0) + row_offset(quad));
+                    for i in 0..4 {
+                        for n in 0..COLUMNS_PER_THREAD {
+                            let head = role.state * HEADS as usize + role.value_head as usize;
+                            seen[(head * HEAD_DIM + role.row(quad) + i) * HEAD_DIM + role.column + n] += 1;
+                        }
                     }
                 }
             }
         }
-        assert!(seen.iter().flatten().all(|&count| count == 1));
+        assert!(seen.iter().all(|&count| count == 1));
     }
 }

@@ -15,6 +15,13 @@ const MOST_SLOTS: u32 = i32::MAX as u32;
 /// What [`slot_at`] gives for padding: no pool has so many slots.
 pub const PADDING: usize = usize::MAX;
 
+/// The slot that a narrow entry names.
+#[inline(always)]
+#[must_use]
+pub const fn slot_of(entry: u32) -> usize {
+    if entry > MOST_SLOTS { PADDING } else { entry as usize }
+}
+
 /// Entry `index` of `table`, [`PADDING`] where it is negative or above all pools.
 ///
 /// # Safety
@@ -28,8 +35,7 @@ pub unsafe fn slot_at(table: Global<u8>, width: u32, index: usize) -> usize {
             let entry = table.cast::<u64>().at(index);
             if entry > MOST_SLOTS as u64 { PADDING } else { entry as usize }
         } else {
-            let entry = table.cast::<u32>().at(index);
-            if entry > MOST_SLOTS { PADDING } else { entry as usize }
+            slot_of(table.cast::<u32>().at(index))
         }
     }
 }

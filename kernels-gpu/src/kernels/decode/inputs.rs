@@ -33,20 +33,15 @@ pub struct Inputs {
 impl Inputs {
     /// Those of a sequence's first token.
     #[inline(always)]
-    pub fn first(
-        args: &Args,
-        sequence: &Sequence,
-        (key_head, value_head): (usize, usize),
-        column: usize,
-        role: Role,
-    ) -> Self {
+    pub fn first(args: &Args, sequence: &Sequence, key_head: usize, role: Role) -> Self {
+        let value_head = role.value_head as usize;
         let (batch, token) = (sequence.batch, sequence.first_token);
         let at = |memory, element, strides: [usize; 3], head: usize, dim: usize| {
             let [batch_stride, token_stride, head_stride] = strides;
             Elements::new(memory, element)
                 .offset(batch * batch_stride + token * token_stride + head * head_stride + dim)
         };
-        let row = role.row(0);
+        let (row, column) = (role.row(0), role.column);
         Self {
             q: at(args.q, args.element, [args.q_batch_stride, args.q_token_stride, args.q_head_stride], key_head, row),
             k: at(args.k, args.element, [args.k_batch_stride, args.k_token_stride, args.k_head_stride], key_head, row),
@@ -92,7 +87,7 @@ impl Inputs {
     /// There is such a token.
     #[inline(always)]
     pub unsafe fn read(&mut self, args: &Args) -> Token {
-        // SAFETY: bounds: rows and columns below 128 by `Role` and `Inputs::first`, the token exists. Owner: read only.
+        // SAFETY: bounds: rows and columns below 128 by `Role`, the token exists. Owner: read only.
         let token = unsafe {
             Token { k: self.k.quads(4 * ROW_GROUPS), v: self.v.quads(0), g: self.g.first(), beta: self.beta.first() }
         };
