@@ -18,9 +18,5 @@ pub(crate) struct Launch {
 /// Writes up to [`MOST_WORDS`] words to `destination`.
 pub(crate) fn launch(words: &[u32], destination: GlobalMut<u32>) -> Launch {
     let count = words.len() as u32;
-    Launch {
-        entry: &KERNEL.entries[0],
-        grid: grid(count),
-        args: Args { words: Words::new(words), destination, count },
-    }
+    Launch { entry: &KERNEL.entries[0], grid: grid(count), args: Args { words: Words::new(words), destination, count } }
 }
