@@ -88,8 +88,7 @@ impl Path {
 
 /// The kernels that are chosen unasked. The one on tensor cores is not: its bits depend on what stands beside a number, and
 /// beside a much larger state values are lost. Its own tests hold it to its bars.
-const KERNELS: [Kernel; 4] =
-    [Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn, Kernel::Chunked, Kernel::Decode];
+const KERNELS: [Kernel; 4] = [Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn, Kernel::Chunked, Kernel::Decode];
 
 /// Every path of this machine: both of the CPU, every kernel that is chosen unasked in the emulator, every kernel on the GPU if there is one.
 ///

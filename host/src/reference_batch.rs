@@ -59,7 +59,7 @@ fn sequence(call: &Call<'_>, index: usize, (batch, first, tokens): (usize, usize
                         Decay::NegExpALog(values) => -f64::from(values[head]),
                     };
                     let x = one(a) + f64::from(dt_bias[head]);
-                    let softplus = if x > 20.0 { x } else { (1.0 + x.exp()).ln() };
+                    let softplus = if x > 20.0 { x } else { x.exp().ln_1p() };
                     let strength = 1.0 / (1.0 + (-one(b)).exp());
                     ((-rate * softplus).exp(), if *allow_neg_eigval { 2.0 * strength } else { strength })
                 }
