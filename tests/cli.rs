@@ -15,7 +15,7 @@ use tests::{bars, expected_of, gpu, heads};
 /// The binary under test. `cargo test` does not build it for another package's tests, so that cargo is asked for it: the
 /// profile and the folder are those of this test binary. A test binary that was carried to a machine without the sources
 /// takes the `host` beside it.
-fn binary() -> &'static Path {
+pub(crate) fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let test = std::env::current_exe().expect("this test's own file");
@@ -43,17 +43,17 @@ fn binary() -> &'static Path {
     })
 }
 
-fn host(arguments: &[&str]) -> Output {
+pub(crate) fn host(arguments: &[&str]) -> Output {
     Command::new(binary()).args(arguments).output().expect("the host binary runs")
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 
 /// Runs it, expects success and gives its JSON.
 #[track_caller]
-fn report(arguments: &[&str]) -> Value {
+pub(crate) fn report(arguments: &[&str]) -> Value {
     let output = host(arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("one JSON document and nothing else on standard output")
@@ -61,7 +61,7 @@ fn report(arguments: &[&str]) -> Value {
 
 /// Runs it and expects that it could not run: code 2, a message with these words, and nothing on standard output.
 #[track_caller]
-fn refused(arguments: &[&str], words: &[&str]) {
+pub(crate) fn refused(arguments: &[&str], words: &[&str]) {
     let output = host(arguments);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
@@ -133,9 +133,10 @@ fn parity_agrees_and_reports() {
 
 #[test]
 fn parity_takes_every_family_and_no_tokens() {
-    let report =
-        report(&["parity", "--tokens", "0,2", "--heads", "1/2", "--gates", "all", "--on", "cpu,emulator", "--json"]);
-    assert!(report["cases"].as_array().unwrap().len() >= 11, "{report}");
+    let mut arguments = vec!["parity", "--tokens", "0,2", "--heads", "1/2", "--gates", "all", "--on", "cpu,emulator"];
+    arguments.extend(["--path", "cpu,recurrent_by_key_head,recurrent_by_column,chunked", "--json"]);
+    let report = report(&arguments);
+    assert!(report["cases"].as_array().unwrap().len() >= 19, "{report}");
     assert_eq!(report["agreed"], true);
     assert!(report["paths"].as_array().unwrap().iter().all(|path| !path["path"].as_str().unwrap().contains("cuda")));
 }

@@ -3,7 +3,7 @@
 //!
 //! | module | what it promises |
 //! | --- | --- |
-//! | `batch` | a batch in memory: tensors at strides, pools, tables, the launch, what is expected of it |
+//! | `batch`, `states` | a batch in memory: tensors at strides, the launch, what is expected of it; pools and tables |
 //! | `numbers` | heads, element types, strides, normalisation: 8, 10, 21, 23, 48 |
 //! | `gates` | raw gates at their limits: 6 |
 //! | `sequences` | empty sequences, cuts, checkpoints, neighbours: 9, 17, 35, 54 |
@@ -15,3 +15,4 @@ mod gates;
 mod numbers;
 mod pools;
 mod sequences;
+mod states;

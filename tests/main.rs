@@ -17,10 +17,14 @@
 //! | `golden` | results of an independent program |
 //! | `ptx` | the committed PTX as text: 29, 37, 56 |
 //! | `cli` | the command line as a user runs it: 39 |
+//! | `cli_paths` | paths by name, and the families of inputs that stress ranges |
+//! | `cli_facts` | what a card computes and costs, or that there is none to ask |
 //! | `gpu`, `gpu_chunked` | what only a GPU can show: 2, 9, 10, 14, 31, 51 |
 //! | `mutation`, `faulty_kernels` | that the checks of this suite, and those of the emulator, go red: 55 |
 mod chunked;
 mod cli;
+mod cli_facts;
+mod cli_paths;
 mod decode_kernel;
 mod dispatch;
 mod dtypes;

@@ -227,10 +227,3 @@ fn a_number_of_tokens_is_one_sequence() {
     let mut output = Output::poisoned(&inputs);
     cpu::run(inputs.call(&mut output.out, &mut output.state)).unwrap();
 }
-
-#[test]
-fn zz_debug() {
-    let batch = Batch::new(heads(1, 1, HeadMap::Grouped), &[2, 0, 1], Dtype::F32, 1);
-    let result = std::panic::catch_unwind(|| batch.run(BatchPath::Emulated(Some(Kernel::Decode))).map(drop));
-    match result { Ok(r) => println!("{r:?}"), Err(e) => println!("payload {:?} {:?}", e.downcast_ref::<String>(), e.downcast_ref::<&str>()) }
-}

@@ -1,9 +1,13 @@
 //! The arguments, a struct for each command.
 #![forbid(unsafe_code)]
 mod bench;
+#[cfg(feature = "cuda")]
+mod facts;
 mod plan;
 
 pub use bench::{BenchArguments, Multiprocessors};
+#[cfg(feature = "cuda")]
+pub use facts::FactsArguments;
 pub use plan::PlanArguments;
 
 use std::path::PathBuf;
@@ -36,6 +40,9 @@ pub enum Command {
     Plan(PlanArguments),
     /// Say what was found on this machine and which paths can run
     Device(DeviceArguments),
+    /// Ask the GPU what its tensor cores compute, how fast they are, and what launches cost
+    #[cfg(feature = "cuda")]
+    Facts(FactsArguments),
 }
 
 #[derive(Debug, Args)]
@@ -87,9 +94,19 @@ pub struct OutputArguments {
     /// Where to run, separated by commas; by default everywhere. It is an error if one of them cannot run
     #[arg(long, value_enum, value_delimiter = ',')]
     pub on: Vec<Backend>,
+    #[command(flatten)]
+    pub named: PathArguments,
     /// A report in JSON on standard output, and nothing else there
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PathArguments {
+    /// Only these paths, separated by commas: a name as `chunked_tensor`, on one backend as "cuda chunked_tensor", or a
+    /// backend's. It is an error if one of them does not run
+    #[arg(long, alias = "paths", value_name = "NAME,..", value_delimiter = ',')]
+    pub path: Vec<String>,
 }
 
 /// Where the recurrence runs.

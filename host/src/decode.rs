@@ -34,9 +34,6 @@ pub(crate) fn require(card: &Card, request: &Request<'_>) -> Result<(), Reason> 
     if card.capability < need {
         return Err(Reason::Capability { have: card.capability, need });
     }
-    if matches!(request.gates, GateTensors::Linear { .. }) {
-        return Err(Reason::Gates { gates: "linear", takes: "their logs, or raw ones" });
-    }
     let [blocks, _] = decode::grid(1, request.heads.num_v_heads as u32);
     let (sequences, most) = (request.sequences.count(), (MOST_BLOCKS / u64::from(blocks)) as usize);
     if sequences > most {
@@ -160,7 +157,8 @@ fn args(request: &Request<'_>, ends: &Ends) -> Args {
     let Request { heads, q, k, v, out, .. } = request;
     let [g, beta] = request.gates.tensors();
     let (a_log, dt_bias, gates, beta_factor) = match request.gates {
-        GateTensors::Log { .. } | GateTensors::Linear { .. } => (0, 0, decode::GATES_LOG, 1.0),
+        GateTensors::Log { .. } => (0, 0, decode::GATES_LOG, 1.0),
+        GateTensors::Linear { .. } => (0, 0, decode::GATES_LINEAR, 1.0),
         GateTensors::Raw { decay, is_log, dt_bias, beta_factor, .. } => {
             let gates = if is_log { decode::GATES_A_LOG } else { decode::GATES_NEGATIVE_EXP };
             (decay.address, dt_bias.address, gates, beta_factor)

@@ -23,6 +23,8 @@ mod kernel;
 mod layout;
 mod plain;
 mod policy;
+#[cfg(feature = "cli")]
+pub mod probe;
 pub mod reference;
 pub mod reference_batch;
 mod request;

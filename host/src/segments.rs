@@ -3,6 +3,7 @@
 use crate::error::Reason;
 use crate::heads::{HeadMap, Heads};
 use crate::kernel::{Kernel, Pointers, Problem};
+use crate::policy::Card;
 use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::chunk::{Args, CHUNK, scratch_len};
@@ -41,9 +42,9 @@ impl Form {
         }
     }
 
-    /// Shared memory of the block that takes most, in bytes.
+    /// Shared memory of the block that takes most, in bytes, of the scan that takes least.
     pub fn shared_bytes(self, values_per_key: usize) -> u32 {
-        self.scan_entry(values_per_key).shared_bytes.max(self.prep_entry(values_per_key).shared_bytes)
+        self.scan_entry(values_per_key, 0).shared_bytes.max(self.prep_entry(values_per_key).shared_bytes)
     }
 
     /// Blocks of the scan.
@@ -67,10 +68,21 @@ impl Form {
         }
     }
 
-    fn scan_entry(self, values_per_key: usize) -> &'static Entry<Args> {
+    fn prep_grid(self, tokens: usize, num_k_heads: u32) -> [u32; 2] {
+        match self {
+            Self::Plain => chunk_prep::grid(tokens, num_k_heads),
+            Self::Tensor => chunk_prep_tensor::grid(tokens, num_k_heads),
+        }
+    }
+
+    /// The one that makes most of so many bytes of shared memory.
+    fn scan_entry(self, values_per_key: usize, shared_bytes: u32) -> &'static Entry<Args> {
         match self {
             Self::Plain => &chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1],
-            Self::Tensor => &chunk_scan_tensor::KERNEL.entries[0],
+            Self::Tensor => {
+                let entries = chunk_scan_tensor::KERNEL.entries;
+                entries.iter().rev().find(|entry| entry.shared_bytes <= shared_bytes).unwrap_or(&entries[0])
+            }
         }
     }
 
@@ -169,8 +181,9 @@ pub(crate) struct Launch {
     pub args: Args,
 }
 
-/// Every launch of a problem, in order. `scratch` holds the longest segment's.
+/// Every launch of a problem on `card`, in order. `scratch` holds the longest segment's.
 pub(crate) fn launches(
+    card: &Card,
     problem: &Problem,
     pointers: &Pointers,
     segments: Segments,
@@ -179,10 +192,11 @@ pub(crate) fn launches(
     let (problem, pointers) = (*problem, *pointers);
     let Heads { num_k_heads, num_v_heads, .. } = problem.heads;
     let (form, ratio) = (segments.form, problem.heads.values_per_key());
+    let scan_entry = form.scan_entry(ratio, card.shared_bytes_optin);
     segments.iter().flat_map(move |(first, tokens)| {
         let args = args(&problem, &segments.between(&pointers, scratch, first, tokens), scratch, first, tokens);
-        let prep = Launch { entry: form.prep_entry(ratio), grid: chunk_prep::grid(tokens, num_k_heads as u32), args };
-        let scan = Launch { entry: form.scan_entry(ratio), grid: form.scan_grid(&problem.heads), args };
+        let prep = Launch { entry: form.prep_entry(ratio), grid: form.prep_grid(tokens, num_k_heads as u32), args };
+        let scan = Launch { entry: scan_entry, grid: form.scan_grid(&problem.heads), args };
         let fallback =
             Launch { entry: &chunk_fallback::KERNEL.entries[0], grid: chunk_fallback::grid(num_v_heads as u32), args };
         let prep = (tokens > 0).then_some(prep);

@@ -96,7 +96,7 @@ fn one_after_the_other(card: &Card, request: &Request<'_>, policy: &Policy) -> R
         let (problem, pointers) = plain::sequence(request, index);
         let one = dispatch::choose(card, &problem, &pointers, policy)?;
         let mut launches = 0;
-        of_sequence(request, index, 0, one.kernel, policy, GlobalMut::new(core::ptr::null_mut()), |_| {
+        of_sequence(card, request, index, 0, one.kernel, policy, GlobalMut::new(core::ptr::null_mut()), |_| {
             launches += 1;
             Ok(())
         })?;
@@ -136,7 +136,7 @@ pub(crate) fn steps(
     for index in 0..request.sequences.count() {
         let (problem, pointers) = plain::sequence(request, index);
         let kernel = dispatch::choose(card, &problem, &pointers, policy)?.kernel;
-        of_sequence(request, index, kept, kernel, policy, scratch, &mut carry_out)?;
+        of_sequence(card, request, index, kept, kernel, policy, scratch, &mut carry_out)?;
         kept += request.every.map_or(0, |(interval, _)| request.sequences.tokens(index) / interval);
     }
     Ok(())
@@ -161,7 +161,9 @@ fn by_decode(
 }
 
 /// The launches of one sequence by `kernel`, `kept` states being kept of those before it.
+#[allow(clippy::too_many_arguments)]
 fn of_sequence(
+    card: &Card,
     request: &Request<'_>,
     index: usize,
     kept: usize,
@@ -179,7 +181,9 @@ fn of_sequence(
         };
         let segments = dispatch::cut(form, &problem, &pointers, policy.max_scratch_bytes)
             .map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
-        segments::launches(&problem, &pointers, segments, scratch).map(Step::Chunked).try_for_each(&mut carry_out)?;
+        segments::launches(card, &problem, &pointers, segments, scratch)
+            .map(Step::Chunked)
+            .try_for_each(&mut carry_out)?;
     }
     Ok(())
 }

@@ -11,9 +11,14 @@
 //! | [`kernels::recurrent_by_key_head`] | sm_80 and newer, 16-byte aligned rows, 1 to 4 value heads per key head |
 //! | [`kernels::recurrent_by_column`] | any card from sm_75, any alignment, any number of value heads per key head |
 //! | [`kernels::chunk_prep`], [`kernels::chunk_scan`] | long prompts on sm_80 and newer: 32 tokens at a time, same alignment |
+//! | [`kernels::decode`] | batches of short sequences on any card from sm_75: any element type and strides, states in pools, raw gates |
+//! | [`kernels::copy_states`] | states from pool to pool, whatever the orders of their axes; zero states |
+//! | [`kernels::upload`] | small tables of the host's, carried in the launch's parameters |
 //! | [`kernels::hold`] | measurements: keeps multiprocessors from the others |
+//! | [`kernels::tensor_probe`] | measurements: what tensor cores compute, and how fast |
 //!
-//! The first two compute the same sums in the same order ([`kernels::recurrence`]), so their results are equal bit for bit.
+//! The first two and [`kernels::decode`] compute the same sums in the same order ([`kernels::recurrence`]), so their results are
+//! equal bit for bit.
 //!
 //! # Symbols
 //! Single letters stand for these alone; everything else is words.

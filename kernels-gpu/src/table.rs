@@ -1,7 +1,7 @@
 //! Every kernel's PTX entries: what `xtask` builds and verifies, and what tests loop over.
 use crate::kernels::{
     chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, copy_states, decode, hold,
-    recurrent_by_column, recurrent_by_key_head, upload,
+    recurrent_by_column, recurrent_by_key_head, tensor_probe, upload,
 };
 use cuda_std::kernel::EntryFacts;
 
@@ -20,5 +20,6 @@ pub fn entries() -> Vec<EntryFacts> {
         .chain(decode::KERNEL.facts())
         .chain(upload::KERNEL.facts())
         .chain(copy_states::KERNEL.facts())
+        .chain(tensor_probe::KERNEL.facts())
         .collect()
 }

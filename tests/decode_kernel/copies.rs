@@ -1,5 +1,5 @@
 //! States copied from pool to pool, and made zero.
-use super::batch::{Indices, Lent, States, bits, none, pools};
+use super::states::{Indices, Lent, States, bits, none, pools};
 use cuda_std::emulator::{self, Launch, Memory};
 use cuda_std::parameter::Words;
 use cuda_std::{Global, GlobalMut};

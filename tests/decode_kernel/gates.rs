@@ -1,9 +1,11 @@
-//! Raw gates: `g = -exp(a_log) softplus(a + dt_bias)`, `beta = factor sigmoid(b)`, at their limits (case 6).
+//! Raw gates: `g = -exp(a_log) softplus(a + dt_bias)`, `beta = factor sigmoid(b)`, at their limits (case 6); gates that are
+//! not logs (case 13).
+use super::batch::Batch;
 use super::batch::rounded;
-use super::batch::{Batch, bits};
 use super::numbers::assert_agrees;
+use super::states::bits;
 use host::HeadMap;
-use kernels_gpu::kernels::decode::{GATES_A_LOG, GATES_NEGATIVE_EXP};
+use kernels_gpu::kernels::decode::{GATES_A_LOG, GATES_LINEAR, GATES_NEGATIVE_EXP};
 use kernels_gpu::kernels::elements::{BF16, F16, F32};
 use tests::heads;
 
@@ -83,4 +85,16 @@ fn the_rate_may_be_given_itself() {
     }
     assert_eq!(bits(&other.run(1)), bits(&out));
     assert_agrees(&plain, &other, &out, "the rate itself");
+}
+
+/// The forget gate itself instead of its log.
+#[test]
+fn linear_gates_have_the_bits_of_their_logs() {
+    let mut batch = Batch::seeded(heads(1, 3, HeadMap::Tiled), &[4, 1], 7);
+    batch.g[2] = f32::NEG_INFINITY;
+    let mut linear = batch.clone();
+    linear.gates = GATES_LINEAR;
+    linear.g.iter_mut().for_each(|g| *g = cuda_std::float::exp(*g));
+    assert_eq!(bits(&linear.run(1)), bits(&batch.run(1)));
+    assert_eq!(bits(&linear.initial.unwrap().data), bits(&batch.initial.unwrap().data));
 }

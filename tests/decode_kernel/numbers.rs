@@ -1,5 +1,6 @@
 //! The numbers: heads, element types, strides, normalisation.
-use super::batch::{Batch, Form, bits, rounded};
+use super::batch::{Batch, Form, rounded};
+use super::states::bits;
 use host::compare::{Tensor, compare};
 use host::inputs::Inputs;
 use host::{HEAD_DIM, HeadMap, Heads, Kernel};

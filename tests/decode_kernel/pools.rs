@@ -1,5 +1,6 @@
 //! Pools: orders of the state's axes, slots by tables, padding.
-use super::batch::{Batch, Indices, States, Target, bits, pools};
+use super::batch::Batch;
+use super::states::{Indices, States, Target, bits, pools};
 use host::{HEAD_DIM, HeadMap, Heads};
 use kernels_gpu::kernels::elements::{BF16, F16, F32};
 use tests::heads;

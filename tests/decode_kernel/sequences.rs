@@ -1,6 +1,7 @@
 //! Sequences: none, empty, cut anywhere, beside others.
-use super::batch::{Batch, Indices, States, Target, bits, pools};
+use super::batch::Batch;
 use super::numbers::assert_agrees;
+use super::states::{Indices, States, Target, bits, pools};
 use host::{HEAD_DIM, HeadMap, Heads};
 use tests::heads;
 
@@ -23,8 +24,8 @@ fn empty_sequences() {
     let out = batch.run(1);
     assert_eq!(out.len(), 69 * 2 * HEAD_DIM);
     let (initial, after) = (before.initial.clone().unwrap(), batch.initial.clone().unwrap());
-    for sequence in 0..lengths.len() {
-        if lengths[sequence] == 0 {
+    for (sequence, tokens) in lengths.into_iter().enumerate() {
+        if tokens == 0 {
             assert_eq!(bits(&after.slot(&before.heads, sequence)), bits(&initial.slot(&before.heads, sequence)));
         } else {
             assert_alone(&before, sequence, &out, &after.slot(&before.heads, sequence));

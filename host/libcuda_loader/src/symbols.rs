@@ -128,6 +128,7 @@ driver_symbols! {
     cuInit
     cuLaunchHostFunc
     cuLaunchKernel
+    cuLaunchKernelEx
     cuLinkAddData_v2
     cuLinkComplete
     cuLinkCreate_v2

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Backend, HeadCounts, MapArgument, parse_heads, parse_tokens};
+use super::{Backend, HeadCounts, MapArgument, PathArguments, parse_heads, parse_tokens};
 
 #[derive(Debug, Args)]
 pub struct BenchArguments {
@@ -32,9 +32,8 @@ pub struct BenchArguments {
     /// Where to run, separated by commas; by default on the GPU, without one on the CPU
     #[arg(long, value_enum, value_delimiter = ',')]
     pub on: Vec<Backend>,
-    /// Only paths whose names contain one of these, separated by commas
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    pub paths: Vec<String>,
+    #[command(flatten)]
+    pub named: PathArguments,
     /// Seed of the inputs
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

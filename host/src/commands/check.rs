@@ -26,7 +26,7 @@ pub fn run(arguments: &CheckArguments) -> anyhow::Result<Verdict> {
     require_another_file(arguments)?;
     let files = arguments.files.iter().map(|file| tensors::read(file)).collect::<Result<Vec<_>, _>>()?;
     let machine = Machine::open();
-    let offers = paths::choose(&machine.offers(), &arguments.output.on)?;
+    let offers = paths::choose(&machine.offers(), &arguments.output.on, &arguments.output.named.path)?;
 
     let mut report = Report::new("check", None, &machine, offers.clone());
     let runner = Runner { machine: &machine, order: 1, progress: progress(count * offers.len()) };
@@ -85,8 +85,10 @@ fn check(
             state: file.state_out.as_ref().map(with_bar),
         }),
     };
-    let standard = Standard { expected, paths: bars::SEQUENTIAL };
+    let standard = Standard { expected, chunked: None, paths: bars::SEQUENTIAL };
     let outputs = runner.run(inputs, inputs.tokens, &paths, &standard, &mut case, &mut report.skipped)?;
+    let ran: Vec<Path> = outputs.iter().map(|output| output.path).chain(case.rows.iter().map(|row| row.path)).collect();
+    paths::require_ran(&arguments.output.named.path, &ran, &report.skipped)?;
     if let Some(to) = &arguments.out {
         let first = outputs.first().context("no path could run, so that nothing was written")?;
         tensors::write(to, inputs, &first.out, &first.state).context("--out")?;

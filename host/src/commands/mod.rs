@@ -3,6 +3,8 @@
 mod bench;
 mod check;
 mod device;
+#[cfg(feature = "cuda")]
+mod facts;
 mod parity;
 mod paths;
 mod plan;
@@ -38,6 +40,8 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Device(arguments) => device::run(&arguments),
+        #[cfg(feature = "cuda")]
+        Command::Facts(arguments) => facts::run(&arguments),
     }
 }
 

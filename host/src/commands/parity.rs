@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 
-use super::paths::{self, Machine};
+use super::paths::{self, Machine, Path};
 use super::report::{Against, Case, Report};
 use super::runs::{Expectation, Runner, Standard, progress};
 use super::schedule::{Request, Section, schedule};
@@ -28,7 +28,7 @@ pub fn run(arguments: &ParityArguments) -> anyhow::Result<Verdict> {
     let started = Instant::now();
     let machine = Machine::open();
     let on = &arguments.output.on;
-    let offers = paths::choose(&machine.offers(), on)?;
+    let offers = paths::choose(&machine.offers(), on, &arguments.output.named.path)?;
     let heads = Heads::new(arguments.heads.keys, arguments.heads.values, arguments.map.into())?;
     let request = Request { heads, tokens: arguments.tokens.clone(), on: on.clone() };
     let sections = schedule(&request, &offers)?;
@@ -47,6 +47,8 @@ pub fn run(arguments: &ParityArguments) -> anyhow::Result<Verdict> {
     }
     runner.progress.finish_and_clear();
 
+    let ran: Vec<Path> = report.cases.iter().flat_map(|case| &case.rows).map(|row| row.path).collect();
+    paths::require_ran(&arguments.output.named.path, &ran, &report.skipped)?;
     let verdict = report.finish(started.elapsed().as_secs_f64());
     ensure!(report.compared > 0, "nothing was compared: every run was left out\n{}", table::text(&report));
     if arguments.output.json {
@@ -84,7 +86,13 @@ fn run_family(
             out: Some((out, bar)),
             state: Some((state, bar)),
         });
-        let standard = Standard { expected, paths: bar };
+        let (chunked_out, chunked_state) = family.chunked_bars();
+        let chunked = reference.at(length.tokens).map(|(out, state)| Expectation {
+            against: Against::Float64,
+            out: Some((out, chunked_out)),
+            state: Some((state, chunked_state)),
+        });
+        let standard = Standard { expected, chunked, paths: bar };
         runner.run(&inputs, length.tokens, &length.paths, &standard, &mut case, &mut report.skipped)?;
     }
     Ok(case)

@@ -5,6 +5,7 @@ use std::fmt;
 use anyhow::bail;
 use serde::Serialize;
 
+use super::report::Skip;
 use crate::cli::Backend;
 #[cfg(feature = "cuda")]
 use host::Policy;
@@ -38,6 +39,22 @@ impl Path {
         match self {
             Self::Cpu(_) => None,
             Self::Emulator(kernel) | Self::Cuda(kernel) => Some(kernel),
+        }
+    }
+}
+
+impl Path {
+    /// Whether `name` means it: its whole name, its name on every backend, or that of its backend.
+    pub fn is_named(self, name: &str) -> bool {
+        let whole = self.to_string();
+        whole == name || whole.split(' ').any(|word| word == name)
+    }
+
+    /// Whether it takes many tokens at a time.
+    pub fn is_chunked(self) -> bool {
+        match self {
+            Self::Cpu(path) => path == cpu::Path::Chunked,
+            Self::Emulator(kernel) | Self::Cuda(kernel) => !Kernel::RECURRENT.contains(&kernel),
         }
     }
 }
@@ -176,18 +193,66 @@ pub fn gpu(facts: &host::cuda::DeviceFacts) -> Gpu {
     }
 }
 
-/// The paths to run: those on the backends asked for, or all.
+/// The paths to run: those on the backends asked for, or all; of them those that are named, or all.
 ///
 /// # Errors
-/// If a backend was asked for and cannot run.
-pub fn choose(offers: &[Offer], on: &[Backend]) -> anyhow::Result<Vec<Offer>> {
+/// If a backend was asked for and cannot run, or a name is that of no path, or of none that can run.
+pub fn choose(offers: &[Offer], on: &[Backend], named: &[String]) -> anyhow::Result<Vec<Offer>> {
     for offer in offers.iter().filter(|offer| on.contains(&offer.path.backend())) {
         if let Some(reason) = &offer.unavailable {
             bail!("--on {}: {reason}", offer.path.backend());
         }
     }
-    let asked_for = |offer: &&Offer| on.is_empty() || on.contains(&offer.path.backend());
-    Ok(offers.iter().filter(asked_for).cloned().collect())
+    let on_these = |offer: &&Offer| on.is_empty() || on.contains(&offer.path.backend());
+    for name in named {
+        if !offers.iter().any(|offer| offer.path.is_named(name)) {
+            bail!("--path {name}: there is no such path; names are {}", names(offers).join(", "));
+        }
+        let meant: Vec<&Offer> = offers.iter().filter(on_these).filter(|offer| offer.path.is_named(name)).collect();
+        let Some(first) = meant.first() else {
+            let on: Vec<String> = on.iter().map(ToString::to_string).collect();
+            bail!("--path {name}: it is not on {}", on.join(", "));
+        };
+        if let (Some(reason), true) = (&first.unavailable, meant.iter().all(|offer| offer.unavailable.is_some())) {
+            bail!("--path {name}: {reason}");
+        }
+    }
+    let is_named = |offer: &&Offer| named.is_empty() || named.iter().any(|name| offer.path.is_named(name));
+    Ok(offers.iter().filter(on_these).filter(is_named).cloned().collect())
+}
+
+/// Every name that `--path` takes, whole ones aside.
+fn names(offers: &[Offer]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let whole: Vec<String> = offers.iter().map(|offer| offer.path.to_string()).collect();
+    for name in [1, 0].into_iter().flat_map(|word| whole.iter().filter_map(move |whole| whole.split(' ').nth(word))) {
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    names.push(format!("or both as in \"{}\"", whole.first().map_or("", String::as_str)));
+    names
+}
+
+/// That each name has a path among those that ran.
+///
+/// # Errors
+/// With the reasons for which its paths were left out.
+pub fn require_ran(named: &[String], ran: &[Path], skipped: &[Skip]) -> anyhow::Result<()> {
+    for name in named {
+        if ran.iter().any(|path| path.is_named(name)) {
+            continue;
+        }
+        let mut reasons: Vec<String> = Vec::new();
+        for Skip { path, reason, .. } in skipped.iter().filter(|skip| skip.path.is_named(name)) {
+            let reason = format!("\n  {path}: {reason}");
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
+        bail!("--path {name}: it did not run{}", reasons.concat());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -201,14 +266,60 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_and_missing_is_an_error() {
-        let error = choose(&without_gpu(), &[Backend::Cpu, Backend::Cuda]).unwrap_err();
+        let error = choose(&without_gpu(), &[Backend::Cpu, Backend::Cuda], &[]).unwrap_err();
         assert_eq!(error.to_string(), "--on cuda: no driver");
     }
 
     #[test]
     fn what_is_missing_and_not_asked_for_stays_on_the_list() {
-        assert_eq!(choose(&without_gpu(), &[]).unwrap(), without_gpu());
-        let cpu = choose(&without_gpu(), &[Backend::Cpu]).unwrap();
+        assert_eq!(choose(&without_gpu(), &[], &[]).unwrap(), without_gpu());
+        let cpu = choose(&without_gpu(), &[Backend::Cpu], &[]).unwrap();
         assert_eq!(cpu, cpu::Path::ALL.map(|path| Offer { path: Path::Cpu(path), unavailable: None }));
+    }
+
+    fn chosen(on: &[Backend], named: &[&str]) -> Result<Vec<String>, String> {
+        let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
+        let offers = choose(&without_gpu(), on, &named).map_err(|error| error.to_string())?;
+        Ok(offers.iter().map(|offer| offer.path.to_string()).collect())
+    }
+
+    #[test]
+    fn paths_are_chosen_by_whole_names() {
+        assert_eq!(chosen(&[], &["chunked"]).unwrap(), ["cuda chunked", "cpu chunked", "emulator chunked"]);
+        assert_eq!(chosen(&[Backend::Emulator], &["chunked"]).unwrap(), ["emulator chunked"]);
+        assert_eq!(chosen(&[], &["cpu"]).unwrap(), ["cpu recurrent", "cpu chunked"]);
+        assert_eq!(
+            chosen(&[], &["emulator chunked_tensor", "recurrent"]).unwrap(),
+            ["cpu recurrent", "emulator chunked_tensor"]
+        );
+    }
+
+    #[test]
+    fn a_name_of_nothing_that_can_run_is_an_error_with_the_reason() {
+        let unknown = chosen(&[], &["chunk"]).unwrap_err();
+        for word in
+            ["--path chunk:", "recurrent_by_key_head", "chunked_tensor", "emulator", "cuda recurrent_by_key_head"]
+        {
+            assert!(unknown.contains(word), "{word}: {unknown}");
+        }
+        assert_eq!(chosen(&[], &["cuda chunked"]).unwrap_err(), "--path cuda chunked: no driver");
+        assert_eq!(chosen(&[], &["cuda"]).unwrap_err(), "--path cuda: no driver");
+        assert_eq!(
+            chosen(&[Backend::Cpu], &["chunked_tensor"]).unwrap_err(),
+            "--path chunked_tensor: it is not on cpu"
+        );
+    }
+
+    #[test]
+    fn a_named_path_that_was_left_out_is_an_error_and_another_is_not() {
+        let heads = host::Heads::new(1, 1, host::HeadMap::Grouped).unwrap();
+        let skip =
+            |path| Skip { name: None, heads: (&heads).into(), path, tokens: vec![1, 2], reason: "slow".to_owned() };
+        let (emulated, cpu) = (Path::Emulator(Kernel::Chunked), Path::Cpu(cpu::Path::Recurrent));
+        let (named, skipped) = (["chunked".to_owned()], [skip(emulated), skip(emulated)]);
+        let error = require_ran(&named, &[cpu], &skipped).unwrap_err().to_string();
+        assert_eq!(error, "--path chunked: it did not run\n  emulator chunked: slow");
+        require_ran(&named, &[emulated], &skipped).unwrap();
+        require_ran(&[], &[], &skipped).unwrap();
     }
 }

@@ -36,7 +36,7 @@ struct Row {
 pub fn run(arguments: &ParityArguments, reruns: u32) -> anyhow::Result<Verdict> {
     let machine = Machine::open();
     let on = &arguments.output.on;
-    let offers = paths::choose(&machine.offers(), on)?;
+    let offers = paths::choose(&machine.offers(), on, &arguments.output.named.path)?;
     let heads = Heads::new(arguments.heads.keys, arguments.heads.values, arguments.map.into())?;
     let usual = arguments.tokens.is_empty();
     let lengths = if usual { LENGTHS.to_vec() } else { arguments.tokens.clone() };
@@ -65,6 +65,10 @@ pub fn run(arguments: &ParityArguments, reruns: u32) -> anyhow::Result<Verdict> 
             skips += lengths.len();
             skipped.push(format!("{}, T = {}: {reason}", offer.path, lengths.join(", ")));
         }
+    }
+    for name in &arguments.output.named.path {
+        let ran = rows.iter().any(|row| row.path.is_named(name));
+        ensure!(ran, "--path {name}: it did not run: {}", skipped.join("; "));
     }
     ensure!(!rows.is_empty(), "nothing was run: {}", skipped.join("; "));
     if arguments.output.json {

@@ -38,6 +38,8 @@ pub struct Runner<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Standard<'a> {
     pub expected: Option<Expectation<'a>>,
+    /// For paths that take many tokens at a time, where that is another.
+    pub chunked: Option<Expectation<'a>>,
     /// For paths against each other.
     pub paths: Bar,
 }
@@ -68,13 +70,13 @@ impl Runner<'_> {
         case: &mut Case,
         skipped: &mut Vec<Skip>,
     ) -> anyhow::Result<Vec<Output>> {
-        let Standard { expected, paths: bar } = standard;
+        let Standard { expected, chunked, paths: bar } = standard;
         let mut outputs: Vec<Output> = Vec::new();
         for &path in paths {
             self.progress.set_message(format!("T = {tokens} {path}"));
+            let expected = if path.is_chunked() { chunked.as_ref().or(expected.as_ref()) } else { expected.as_ref() };
             match self.run_one(inputs, tokens, path) {
                 Ok(output) => {
-                    let expected = expected.as_ref();
                     let row = expected.map(|expected| against_expected(inputs, tokens, &output, expected));
                     let other = partner(path, &outputs);
                     case.rows.extend(row);
@@ -86,7 +88,7 @@ impl Runner<'_> {
                     skipped.push(Skip { name, heads, path, tokens: vec![tokens], reason: reason.to_string() });
                 }
                 Err(error @ Error::Emulator { .. }) => {
-                    let against = expected.as_ref().map_or(Against::Float64, |expected| expected.against);
+                    let against = expected.map_or(Against::Float64, |expected| expected.against);
                     let row = row(tokens, path, against, Requirement::Bars { out: None, state: None });
                     case.rows.push(Row { fault: Some(error.to_string()), agreed: false, ..row });
                 }
@@ -192,6 +194,24 @@ mod tests {
         for other in [BY_KEY_HEAD, Path::Cpu(cpu::Path::Recurrent)] {
             assert!(!against_path(&inputs(), 2, &nan(BY_COLUMN), &nan(other), bars::SEQUENTIAL).agreed);
         }
+    }
+
+    #[test]
+    fn chunked_paths_have_an_expectation_of_their_own() {
+        let (inputs, paths) = (inputs(), cpu::Path::ALL.map(Path::Cpu));
+        let reference = host::reference::reference_f64(&inputs);
+        let of = |bar| Expectation { against: Against::Float64, out: Some((&reference.out, bar)), state: None };
+        let unreachable = Bar { relative: 0.0, derivation: "nothing rounds to so much" };
+        let runner = Runner { machine: &Machine::open(), order: 1, progress: progress(2) };
+        let agreed = |chunked| {
+            let standard = Standard { expected: Some(of(bars::SEQUENTIAL)), chunked, paths: bars::SEQUENTIAL };
+            let mut case = Case { name: String::new(), heads: (&inputs.heads).into(), rows: Vec::new() };
+            runner.run(&inputs, 2, &paths, &standard, &mut case, &mut Vec::new()).unwrap();
+            let rows = case.rows.into_iter().filter(|row| row.against == Against::Float64);
+            rows.map(|row| (row.path, row.agreed)).collect::<Vec<_>>()
+        };
+        assert_eq!(agreed(None), [(paths[0], true), (paths[1], true)]);
+        assert_eq!(agreed(Some(of(unreachable))), [(paths[0], true), (paths[1], false)]);
     }
 
     #[test]

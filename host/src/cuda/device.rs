@@ -189,6 +189,12 @@ impl Device {
         }
     }
 
+    /// The driver's handle of an entry, for launches with attributes.
+    #[cfg(feature = "cli")]
+    pub fn function(&self, symbol: &str) -> Option<CUfunction> {
+        self.functions.get(symbol).map(|function| function.0)
+    }
+
     /// Waits until `stream` has done everything enqueued so far, and reports what failed on the way.
     pub fn synchronize(&self, stream: Stream) -> Result<(), CudaError> {
         let _current = self.current()?;

@@ -3,6 +3,8 @@ mod call;
 mod device;
 mod error;
 mod hold;
+#[cfg(feature = "cli")]
+mod probe;
 mod ptx;
 mod raw;
 mod reruns;

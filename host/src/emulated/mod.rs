@@ -8,6 +8,8 @@ use crate::steps::{self, Step};
 use cuda_std::emulator::{Launch, Memory};
 use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
+#[cfg(feature = "cli")]
+pub use probe::multiply;
 
 /// The card that the emulator passes for: it knows every word of the kernels, and has the shared memory of the smallest
 /// card that they are for.
@@ -28,15 +30,20 @@ pub fn run(call: Call<'_>, kernel: Kernel, order: u64) -> Result<()> {
 /// # Errors
 /// As [`run`].
 pub fn run_with(call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
+    run_on(&CARD, call, policy, order)
+}
+
+/// [`run_with`] as on `card`.
+fn run_on(card: &Card, call: Call<'_>, policy: &Policy, order: u64) -> Result<()> {
     call.validate()?;
     let request = call.request();
     let mut memory = Memory::new();
     lend(call, &mut memory);
-    let chosen = steps::choose(&CARD, &request, policy)?;
+    let chosen = steps::choose(card, &request, policy)?;
     // What a kernel reads of it without having written it shows as NaN. Quads, since scratch stands on 16 bytes.
     let mut scratch = vec![Poison([f32::NAN; 4]); chosen.scratch_bytes.div_ceil(size_of::<Poison>())];
     let scratch = memory.read_write(&mut scratch);
-    steps::steps(&CARD, &request, &chosen, policy, GlobalMut::new(scratch.as_ptr().cast()), |step| match step {
+    steps::steps(card, &request, &chosen, policy, GlobalMut::new(scratch.as_ptr().cast()), |step| match step {
         Step::Recurrent(step) => launch(step.entry, step.grid, step.args, &memory, order),
         Step::Chunked(step) => launch(step.entry, step.grid, step.args, &memory, order),
         Step::Decode(step) => launch(step.entry, step.grid, step.args, &memory, order),
@@ -121,5 +128,7 @@ fn launch<A: Copy + Send + Sync>(
 
 #[cfg(test)]
 mod chunked_tests;
+#[cfg(feature = "cli")]
+mod probe;
 #[cfg(test)]
 mod tensor_tests;

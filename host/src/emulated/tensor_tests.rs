@@ -1,10 +1,11 @@
 //! The chunked form on tensor cores against the definition in float64, over the ranges that it must carry.
-use super::run_with;
+use super::{CARD, run_on};
 use crate::call::{Call, Gates, State, View, ViewMut};
 use crate::compare::{Tensor, compare};
 use crate::heads::{HEAD_DIM, HeadMap, Heads};
 use crate::inputs::{Family, Inputs};
 use crate::layout::{StateLayout, Strides};
+use crate::policy::Card;
 use crate::reference::reference_f64;
 use crate::{Kernel, PathChoice, Policy};
 
@@ -47,7 +48,9 @@ fn run_limited(inputs: &Inputs, order: u64, max_scratch_bytes: usize) -> Output 
     .scale(inputs.scale)
     .state(State { data: &mut state, layout: StateLayout::key_major(&heads) });
     let policy = Policy { max_scratch_bytes, ..Policy::with_path(PathChoice::Forced(Kernel::ChunkedTensor)) };
-    run_with(call, &policy, order).unwrap();
+    // Every other order on a card with enough shared memory to copy two chunks ahead.
+    let card = Card { shared_bytes_optin: if order % 2 == 0 { 227 << 10 } else { CARD.shared_bytes_optin }, ..CARD };
+    run_on(&card, call, &policy, order).unwrap();
     Output { out: out.as_flattened().to_vec(), state }
 }
 
@@ -202,7 +205,8 @@ fn repeated_keys() {
         }
         inputs.g.fill(0.0);
         inputs.beta.fill(beta);
-        assert_errors(&format!("repeated keys, beta {beta}"), &inputs, 10.0);
+        // Nothing forgets an error, and at 2 nothing damps it: 5e-5.
+        assert_errors(&format!("repeated keys, beta {beta}"), &inputs, 50.0 / 4.0);
     }
 }
 

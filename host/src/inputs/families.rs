@@ -33,6 +33,23 @@ pub enum Family {
     Outlier,
     /// Gates above 0 among those below: g = N(-0.1, 0.5^2), whose drift keeps the state in range at any length
     Positive,
+    /// As bench, values and state times 2^-40
+    Tiny,
+    /// As bench, values and state times 2^-10
+    Small,
+    /// As bench, values and state times 2^10
+    Large,
+    /// As bench, values and state times 2^40
+    Huge,
+    /// As bench, values and state times 2^-110: what is left of a product's last bits is subnormal
+    Vanishing,
+    /// As bench, but of every 82 tokens the values of the last 41 are 2^20 times as large
+    Jump,
+    /// A state of 1e30 N(0, 1) that the first token forgets (gate -inf), and so does token 45 of every third head; else
+    /// g = -0.01 u
+    Forgotten,
+    /// A state of 1e30 N(0, 1) that token 9, 16, 23 or 30 forgets, by head in turn; else g = -0.01 u
+    Forgetting,
     /// Keys and queries N(0, 1) of length 8 to 14, g = 0: grows like 1e5 in 16 tokens, so only for short tests
     #[cfg_attr(feature = "cli", value(skip))]
     Unnormalised,
@@ -85,6 +102,8 @@ pub(super) type Scalar = fn(&Place, &mut Stream) -> f64;
 pub(super) struct Row {
     pub keys: Keys,
     pub values: Values,
+    /// By which power of two the values of a token are multiplied.
+    pub exponent: fn(usize) -> i32,
     /// Times N(0, 1).
     pub state: f64,
     pub gate: Scalar,
@@ -101,10 +120,24 @@ impl Family {
         }
     }
 
+    /// The bars of output and state for a path that takes many tokens at a time, against float64 up to 8,192 tokens.
+    #[must_use]
+    pub fn chunked_bars(self) -> (Bar, Bar) {
+        match self {
+            Self::Repeat => (bars::CHUNKED_REPEATED, bars::CHUNKED_REPEATED),
+            Self::Beta => (bars::CHUNKED_UNDAMPED, bars::CHUNKED_UNDAMPED),
+            Self::Hard => (bars::CHUNKED_OUT, bars::CHUNKED_UNDAMPED),
+            // Its errors are those of the recurrence itself: it multiplies them at every token.
+            Self::Unnormalised => (self.bar(), self.bar()),
+            _ => (bars::CHUNKED_OUT, bars::CHUNKED_STATE),
+        }
+    }
+
     pub(super) fn row(self) -> Row {
         let plain = Row {
             keys: Keys::Gaussian,
             values: Values::Gaussian,
+            exponent: |_| 0,
             state: 0.1,
             gate: |_, random| -0.001 - 0.2 * random.uniform() * random.uniform(),
             beta: |_, random| random.uniform(),
@@ -158,6 +191,25 @@ impl Family {
                 ..plain
             },
             Self::Positive => Row { state: 1.0, gate: |_, random| -0.1 + 0.5 * random.normal(), ..plain },
+            Self::Tiny => Row { exponent: |_| -40, state: 0.1 * 2f64.powi(-40), ..plain },
+            Self::Small => Row { exponent: |_| -10, state: 0.1 * 2f64.powi(-10), ..plain },
+            Self::Large => Row { exponent: |_| 10, state: 0.1 * 2f64.powi(10), ..plain },
+            Self::Huge => Row { exponent: |_| 40, state: 0.1 * 2f64.powi(40), ..plain },
+            Self::Vanishing => Row { exponent: |_| -110, state: 0.1 * 2f64.powi(-110), ..plain },
+            Self::Jump => Row { exponent: |token| if (token / 41).is_multiple_of(2) { 0 } else { 20 }, ..plain },
+            Self::Forgotten => Row {
+                state: 1e30,
+                gate: |place, random| {
+                    let again = place.token == 45 && place.v_head % 3 == 1;
+                    weak_gate_unless(place.token == 0 || again, random)
+                },
+                ..plain
+            },
+            Self::Forgetting => Row {
+                state: 1e30,
+                gate: |place, random| weak_gate_unless(place.token == 9 + 7 * (place.v_head % 4), random),
+                ..plain
+            },
             Self::Unnormalised => Row {
                 keys: Keys::Unnormalised,
                 state: 1.0,
@@ -186,6 +238,12 @@ fn reset_gate(place: &Place, random: &mut Stream) -> f64 {
     let gate = -0.01 * random.uniform();
     let (period, token) = (place.token / 65, place.token % 65);
     if token == 5 { RESETS[(place.v_head + period) % RESETS.len()] } else { gate }
+}
+
+/// -inf where the state is forgotten.
+fn weak_gate_unless(forgets: bool, random: &mut Stream) -> f64 {
+    let gate = -0.01 * random.uniform();
+    if forgets { f64::NEG_INFINITY } else { gate }
 }
 
 fn sigmoid(x: f64) -> f64 {

@@ -24,12 +24,14 @@ pub(super) fn generate(heads: Heads, tokens: usize, family: Family, seed: u64) -
         .collect();
     fill_tokens(&mut inputs.v, heads.num_v_heads * value_dim, |token, to| {
         let random = &mut Stream::new(seed, Tensor::V, token);
+        let factor = 2f64.powi((row.exponent)(token));
         for (to, channel) in to.iter_mut().zip(&channels) {
-            *to = match row.values {
+            let value = match row.values {
                 Values::Gaussian => random.normal(),
                 Values::HeavyTailed => random.normal() * (1.5 * random.normal()).exp(),
                 Values::Channels => silu(random.normal()) * channel,
-            } as f32;
+            };
+            *to = (value * factor) as f32;
         }
     });
 

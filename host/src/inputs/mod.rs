@@ -7,6 +7,8 @@ mod random;
 
 pub use families::Family;
 pub use packed::Packed;
+#[cfg(feature = "cli")]
+pub(crate) use random::{Stream, Tensor};
 
 use crate::call::{Call, Gates, State, View, ViewMut, default_scale};
 use crate::heads::Heads;
@@ -164,6 +166,53 @@ mod tests {
         assert_eq!(got, pinned);
     }
 
+    #[test]
+    fn chunked_paths_are_held_to_no_more_than_sequential_ones() {
+        for &family in Family::value_variants() {
+            let (out, state) = family.chunked_bars();
+            assert!(out.relative <= family.bar().relative && state.relative <= family.bar().relative, "{family}");
+            let looser = out.relative > 3e-6 || state.relative > 4e-6;
+            assert_eq!(looser, matches!(family, Family::Repeat | Family::Beta | Family::Hard), "{family}");
+        }
+    }
+
+    /// Families that differ by a power of two, or only later on, draw the same numbers.
+    #[test]
+    fn scaled_families_are_bench_times_a_power_of_two() {
+        let of = |family| Inputs::seeded(heads(), 130, family, 4);
+        let bench = of(Family::Bench);
+        let times = |values: &[f32], exponent: i32| -> Vec<f32> {
+            values.iter().map(|&value| (f64::from(value) * 2f64.powi(exponent)) as f32).collect()
+        };
+        let row = heads().num_v_heads * heads().head_v_dim;
+        for (family, exponent) in [
+            (Family::Tiny, -40),
+            (Family::Small, -10),
+            (Family::Large, 10),
+            (Family::Huge, 40),
+            (Family::Vanishing, -110),
+        ] {
+            let other = of(family);
+            // A subnormal number is rounded where the other was not.
+            let same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= f32::from_bits(1));
+            assert!(same(&other.v, &times(&bench.v, exponent)), "{family}");
+            assert!(same(&other.state, &times(&bench.state, exponent)), "{family}");
+            assert_eq!((&other.q, &other.k, &other.g, &other.beta), (&bench.q, &bench.k, &bench.g, &bench.beta));
+        }
+        let jump = of(Family::Jump);
+        for (token, (v, bench)) in jump.v.chunks(row).zip(bench.v.chunks(row)).enumerate() {
+            let exponent = if (41..82).contains(&token) || token >= 123 { 20 } else { 0 };
+            assert_eq!(v, times(bench, exponent), "{token}");
+        }
+        for (family, first) in [(Family::Forgotten, 0), (Family::Forgetting, 9)] {
+            let inputs = of(family);
+            let tokens = inputs.g.iter().step_by(heads().num_v_heads).enumerate();
+            let forgets: Vec<usize> = tokens.filter(|(_, g)| g.is_infinite()).map(|(token, _)| token).collect();
+            assert_eq!(forgets, [first], "{family}");
+            assert!(inputs.state.iter().any(|s| s.abs() > 1e30), "{family}");
+        }
+    }
+
     const PINNED: &[(&str, u64)] = &[
         ("bench", 0x4fa0_8a83_aa06_0097),
         ("base", 0x5b26_76b7_0c6e_67ed),
@@ -176,6 +225,14 @@ mod tests {
         ("beta", 0xc27c_2839_6fc2_4831),
         ("outlier", 0x4327_83ed_a04e_c3b2),
         ("positive", 0xf7ef_3651_f306_26bf),
+        ("tiny", 0x8ad1_4ac5_9f5d_92ef),
+        ("small", 0x99a8_8976_0a44_2c7f),
+        ("large", 0x61a3_9486_060d_167b),
+        ("huge", 0xc856_152a_6d59_b35f),
+        ("vanishing", 0x5dcc_bb22_e72e_bf55),
+        ("jump", 0x4fa0_8a83_aa06_0097),
+        ("forgotten", 0xff35_3c18_f449_43fe),
+        ("forgetting", 0x7adc_fcd4_fc2d_212c),
     ];
 
     #[test]

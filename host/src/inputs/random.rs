@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 /// What a stream is for. The numbers are part of what a seed means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tensor {
+pub(crate) enum Tensor {
     Q = 1,
     K = 2,
     V = 3,
@@ -22,10 +22,13 @@ pub(super) enum Tensor {
     Centre = 7,
     /// What all tokens of a value head share: the size of each channel.
     Channels = 8,
+    /// Products for the tensor cores, a stream each.
+    #[cfg(feature = "cli")]
+    Products = 9,
 }
 
 /// A stream of random numbers.
-pub(super) struct Stream(ChaCha8Rng);
+pub(crate) struct Stream(ChaCha8Rng);
 
 impl Stream {
     /// The stream of one token, or of one head where a tensor has no tokens.

@@ -47,6 +47,12 @@ pub fn global_nanoseconds() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
+/// At one cycle a nanosecond.
+#[inline(always)]
+pub fn clock_cycles() -> u64 {
+    global_nanoseconds()
+}
+
 #[inline(always)]
 pub fn sleep<const NANOSECONDS: u32>() {
     std::thread::sleep(Duration::from_nanos(NANOSECONDS.into()));

@@ -7,7 +7,7 @@
 //!
 //! | module | words |
 //! | --- | --- |
-//! | [`thread`] | indices of the thread, its block and the grid; the block barrier |
+//! | [`thread`] | indices of the thread, its block and the grid; clocks; the block barrier |
 //! | [`warp`] | lane index, shuffles, the warp barrier |
 //! | [`shared`] | dynamic shared memory, as typed [`Tile`]s |
 //! | [`memory`] | [`Global`] and [`GlobalMut`] pointers, the quads they move |

@@ -76,6 +76,14 @@ pub fn global_nanoseconds() -> u64 {
 }
 
 #[inline(always)]
+pub fn clock_cycles() -> u64 {
+    let now;
+    // SAFETY: `%clock64` is always readable. Not `pure`: it is another number each time.
+    unsafe { asm!("mov.u64 {now}, %clock64;", now = out(reg64) now, options(nostack, nomem)) };
+    now
+}
+
+#[inline(always)]
 pub fn sleep<const NANOSECONDS: u32>() {
     // SAFETY: `nanosleep` has no precondition.
     unsafe { asm!("nanosleep.u32 {time};", time = const NANOSECONDS, options(nostack, nomem)) }

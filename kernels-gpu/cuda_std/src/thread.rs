@@ -37,6 +37,13 @@ pub fn global_nanoseconds() -> u64 {
     imp::global_nanoseconds()
 }
 
+/// Cycles of the multiprocessor's own clock since some time: for differences on one multiprocessor. PTX `%clock64`. In the
+/// emulator a cycle is a nanosecond.
+#[inline(always)]
+pub fn clock_cycles() -> u64 {
+    imp::clock_cycles()
+}
+
 /// Leaves the multiprocessor to others for about so long, at most twice. PTX `nanosleep`.
 #[inline(always)]
 pub fn sleep<const NANOSECONDS: u32>() {

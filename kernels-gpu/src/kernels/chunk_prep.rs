@@ -19,17 +19,17 @@
 mod products;
 
 use super::chunk::{
-    Args, BLOCK, BLOCKS, CHUNK, DECAY, P, T_INV, TOKEN_QUADS, TOTAL_DECAY, TRIANGLE, again, chunk_kernel, key_index,
-    triangle_index, view,
+    Args, BLOCKS, CHUNK, DECAY, P, T_INV, TOKEN_QUADS, TOTAL_DECAY, TRIANGLE, again, chunk_kernel, key_index,
+    triangle_index,
 };
+use super::chunk_head::{Head, decay_to_end, gates, solved_row, sum_gates};
 use crate::shape::{HEAD_DIM, MOST_VALUES_PER_KEY, value_head};
 use cuda_std::Tile;
 use cuda_std::async_copy::{commit, copy_16, wait};
-use cuda_std::float::{exp, fma};
-use cuda_std::memory::Quad;
+use cuda_std::float::exp;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
-use cuda_std::warp::{warp_shuffle_idx, warp_shuffle_up};
+use cuda_std::warp::warp_shuffle_idx;
 
 /// Threads of a block.
 pub const THREADS: usize = BLOCKS * PARTS;
@@ -37,8 +37,6 @@ pub const THREADS: usize = BLOCKS * PARTS;
 const PARTS: usize = 8;
 /// Teams that weigh, a quad a thread.
 const TEAMS: usize = THREADS / (TRIANGLE / 4);
-/// e^-104 rounds to 0: gates below are as good as this one, and unlike -inf they can be subtracted.
-const LEAST_GATE: f32 = -104.0;
 
 /// Blocks of a launch: chunks, key heads.
 #[must_use]
@@ -48,23 +46,11 @@ pub const fn grid(tokens: usize, num_key_heads: u32) -> [u32; 2] {
 
 /// What the value heads share.                            written by          read by
 #[repr(C, align(16))]
-pub(super) struct Keys {
+struct Keys {
     /// `key_index`: keys, queries                         copies of all       products
-    pub rows: [Tile<{ CHUNK * HEAD_DIM }>; 2],
+    rows: [Tile<{ CHUNK * HEAD_DIM }>; 2],
     /// `triangle_index`: k.k, q.k                         products            weigh
-    pub products: [Tile<TRIANGLE>; 2],
-}
-
-/// What belongs to one value head.                        written by          read by
-#[repr(C, align(16))]
-pub(super) struct Head {
-    /// `triangle_index`: -A, Q                            weigh               solve
-    minus_a: Tile<TRIANGLE>,
-    q: Tile<TRIANGLE>,
-    /// [token]: G in two parts, beta                      sum_gates           weigh, solve
-    pub high: Tile<CHUNK>,
-    pub low: Tile<CHUNK>,
-    pub beta: Tile<CHUNK>,
+    products: [Tile<TRIANGLE>; 2],
 }
 
 /// Shared memory of a block of `values` value heads.
@@ -93,35 +79,22 @@ fn place_of(block: usize) -> (usize, usize) {
     (token_quad as usize, earlier_quad as usize % TOKEN_QUADS)
 }
 
-/// `high + low`, where `low` is what `high` was rounded by.
-type Double = (f32, f32);
-
-#[inline(always)]
-fn add(a: Double, b: Double) -> Double {
-    let sum = a.0 + b.0;
-    let of_b = sum - a.0;
-    let rounded_off = (a.0 - (sum - of_b)) + (b.0 - of_b);
-    let low = rounded_off + (a.1 + b.1);
-    let high = sum + low;
-    (high, low - (high - sum))
-}
-
 /// The thread's part of the problem.
-pub(super) struct Part<'a> {
-    pub args: &'a Args,
-    pub thread: usize,
-    pub warp: usize,
-    pub lane: usize,
-    pub chunk: usize,
+struct Part<'a> {
+    args: &'a Args,
+    thread: usize,
+    warp: usize,
+    lane: usize,
+    chunk: usize,
     /// Tokens of the chunk that exist.
-    pub tokens: usize,
-    pub key_head: usize,
-    pub keys: *mut Keys,
+    tokens: usize,
+    key_head: usize,
+    keys: *mut Keys,
 }
 
 impl<'a> Part<'a> {
     #[inline(always)]
-    pub fn of(args: &'a Args, thread: usize) -> Self {
+    fn of(args: &'a Args, thread: usize) -> Self {
         let chunk = block_idx_x() as usize;
         Self {
             args,
@@ -136,13 +109,13 @@ impl<'a> Part<'a> {
     }
 
     #[inline(always)]
-    pub fn value_head(&self, value: usize) -> usize {
+    fn value_head(&self, value: usize) -> usize {
         let Args { values_per_key, num_key_heads, head_map, .. } = *self.args;
         value_head(self.key_head as u32, value as u32, values_per_key, num_key_heads, head_map) as usize
     }
 
     #[inline(always)]
-    pub fn head(&self, value: usize) -> *mut Head {
+    fn head(&self, value: usize) -> *mut Head {
         self.keys.wrapping_add(1).cast::<Head>().wrapping_add(value)
     }
 
@@ -151,7 +124,7 @@ impl<'a> Part<'a> {
     /// # Safety
     /// Nobody reads them before a wait and a barrier.
     #[inline(always)]
-    pub unsafe fn stage_keys(&self) {
+    unsafe fn stage_keys(&self) {
         let Args { k, q, .. } = *self.args;
         let first = self.chunk * CHUNK;
         let sources = [
@@ -175,46 +148,6 @@ impl<'a> Part<'a> {
             }
         }
         commit();
-    }
-
-    /// G and beta of a value head, a token a lane. Past the end both gate and beta are 0. Gives the token's G.
-    ///
-    /// # Safety
-    /// All lanes of the warp are here, and no other warp for this head; nobody reads its sums before a barrier.
-    #[inline(always)]
-    pub unsafe fn sum_gates(&self, value: usize) -> f32 {
-        let token = self.lane;
-        let (value_head, head) = (self.value_head(value), self.head(value));
-        let (mut gate, mut beta) = (0.0, 0.0);
-        if token < self.tokens {
-            let at = self.chunk * CHUNK + token;
-            let Args { g, beta: strengths, .. } = *self.args;
-            // SAFETY: bounds: the token and the head exist. Read only.
-            unsafe {
-                gate = g.at(value_head * self.args.g_head_stride + at * self.args.g_token_stride);
-                beta = strengths.at(value_head * self.args.beta_head_stride + at * self.args.beta_token_stride);
-            }
-            if gate < LEAST_GATE {
-                gate = LEAST_GATE;
-            }
-        }
-        let mut sum = (gate, 0.0);
-        let mut delta = 1;
-        while delta < CHUNK {
-            // SAFETY: all lanes are here.
-            let below = unsafe { (warp_shuffle_up(sum.0, delta as u32), warp_shuffle_up(sum.1, delta as u32)) };
-            if token >= delta {
-                sum = add(below, sum);
-            }
-            delta *= 2;
-        }
-        // SAFETY: bounds: a token a lane. Owner: this lane alone has (value head, token). Barrier: by the caller.
-        unsafe {
-            Tile::put(&raw mut (*head).high, token, sum.0);
-            Tile::put(&raw mut (*head).low, token, sum.1);
-            Tile::put(&raw mut (*head).beta, token, beta);
-        }
-        sum.0
     }
 
     /// A value head's decays, a token a lane, into the scratch.
@@ -241,7 +174,7 @@ impl<'a> Part<'a> {
     /// # Safety
     /// Products and sums are complete; nobody reads A and Q before a barrier.
     #[inline(always)]
-    pub unsafe fn weigh<const VALUES: usize>(&self) {
+    unsafe fn weigh<const VALUES: usize>(&self) {
         let (team, quad) = (self.thread / (TRIANGLE / 4), self.thread % (TRIANGLE / 4));
         let (token_quad, earlier_quad) = place_of(quad / 4);
         let token = token_quad * 4 + quad % 4;
@@ -279,47 +212,6 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The lane's row of W, or of Q W.
-    ///
-    /// # Safety
-    /// A and Q are complete.
-    #[inline(always)]
-    pub unsafe fn solved_row(&self, value: usize, is_p: bool) -> [Quad; TOKEN_QUADS] {
-        let (token, head) = (self.lane, self.head(value));
-        // SAFETY: a field; bounds: the row of blocks and seven more blocks end with the triangle.
-        let q_row: *mut Tile<ROW_OF_BLOCKS> = unsafe { view(&raw mut (*head).q, triangle_index(token, 0)) };
-        let mut x = [[0.0; 4]; TOKEN_QUADS];
-        for quad in 0..TOKEN_QUADS {
-            if is_p && quad <= token / 4 {
-                // SAFETY: bounds: quad <= token / 4. Barrier: "A and Q complete".
-                x[quad] = unsafe { Tile::quad(q_row, quad * BLOCK) };
-            }
-            for i in 0..4 {
-                if !is_p && 4 * quad + i == token {
-                    x[quad][i] = 1.0;
-                }
-            }
-        }
-        // SAFETY: A is complete.
-        unsafe { substitute(&mut x, head) };
-        x
-    }
-
-    /// e^(G_last - G_t) of the lane's token.
-    ///
-    /// # Safety
-    /// Sums are complete.
-    #[inline(always)]
-    pub unsafe fn decay_to_end(&self, value: usize) -> f32 {
-        let head = self.head(value);
-        // SAFETY: bounds: a token a lane. Barrier: by the caller.
-        unsafe {
-            let [high, low] = [&raw mut (*head).high, &raw mut (*head).low]
-                .map(|tile| Tile::at(tile, CHUNK - 1) - Tile::at(tile, self.lane));
-            exp(high + low)
-        }
-    }
-
     /// A row of t_inv or of p, into the scratch.
     ///
     /// # Safety
@@ -329,7 +221,7 @@ impl<'a> Part<'a> {
         let (token, head) = (self.lane, self.head(value));
         // SAFETY: by the caller.
         let (x, row) =
-            unsafe { (self.solved_row(value, is_p), if is_p { self.args.scale } else { self.decay_to_end(value) }) };
+            unsafe { (solved_row(head, token, is_p), if is_p { self.args.scale } else { decay_to_end(head, token) }) };
         let scratch = self.args.scratch_of(self.chunk, self.value_head(value)).offset(if is_p { P } else { T_INV });
         for quad in 0..TOKEN_QUADS {
             if quad <= token / 4 {
@@ -346,32 +238,6 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What a lane reads of a row of a triangle.
-const ROW_OF_BLOCKS: usize = (TOKEN_QUADS - 1) * BLOCK + 4;
-
-/// Solves x (I + A) = x for one row: from the last entry on, each is final when its turn comes and leaves those before it.
-///
-/// # Safety
-/// A is complete.
-#[inline(always)]
-unsafe fn substitute(x: &mut [Quad; TOKEN_QUADS], head: *mut Head) {
-    // Written out, since x is in registers: each step has its own number of quads.
-    macro_rules! steps {
-        ($($token:literal)*) => { $(
-            for quad in 0..($token as usize).div_ceil(4) {
-                // SAFETY: bounds: quad <= token / 4. Barrier: by the caller.
-                let minus_a = unsafe { Tile::quad(&raw mut (*head).minus_a, triangle_index($token, quad)) };
-                for i in 0..4 {
-                    if 4 * quad + i < $token {
-                        x[quad][i] = fma(x[$token / 4][$token % 4], minus_a[i], x[quad][i]);
-                    }
-                }
-            }
-        )* };
-    }
-    steps!(31 30 29 28 27 26 25 24 23 22 21 20 19 18 17 16 15 14 13 12 11 10 9 8 7 6 5 4 3 2 1);
-}
-
 /// The kernel.
 ///
 /// # Safety
@@ -384,7 +250,9 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     unsafe {
         part.stage_keys();
         if part.warp < VALUES {
-            let gate_sum = part.sum_gates(part.warp);
+            let token = part.chunk * CHUNK + part.lane;
+            let gates = gates(&args, part.value_head(part.warp), token, part.lane < part.tokens);
+            let gate_sum = sum_gates(part.head(part.warp), part.lane, gates);
             part.store_decays(part.warp, gate_sum);
         }
     }
@@ -421,14 +289,5 @@ mod tests {
                 assert_eq!(place_of(block_at(token_quad, earlier_quad)), (token_quad, earlier_quad));
             }
         }
-    }
-
-    #[test]
-    fn a_sum_keeps_what_single_precision_would_lose() {
-        let mut sum = (0.0, 0.0);
-        for _ in 0..1000 {
-            sum = add(sum, (-0.1, 0.0));
-        }
-        assert!((f64::from(sum.0) + f64::from(sum.1) + 1000.0 * f64::from(0.1f32)).abs() < 1e-9);
     }
 }

@@ -1,40 +1,66 @@
-//! Chunked Gated DeltaNet on tensor cores, first kernel: [`super::chunk_prep`], whose results are written as pairs of 16-bit
-//! floats, and the keys and queries with them, as [`super::chunk_scan_tensor`] copies them.
+//! Chunked Gated DeltaNet on tensor cores, first kernel: all that a chunk's tokens have to do with each other, before the
+//! state is known, as pairs of 16-bit floats; and the keys and queries as such pairs, as [`super::chunk_scan_tensor`] copies
+//! them.
 //!
-//! # Threads: one block per (chunk, key head); as [`super::chunk_prep`], and
+//! # Math
+//! [`super::chunk_tensor`]; both systems are solved as in [`super::chunk_prep`].
+//! # Threads: one block per (key head, chunk); 256 threads
 //! ```text
-//!   split      half a warp a row of keys or queries, eight elements a lane
+//!   split      half a warp a row of keys or queries, eight elements a lane, from memory to shared memory and the scratch
+//!   gates      a warp a value head, a lane a token
+//!   products   six warps a tile of 16 x 8 of k.k and of q.k each, and what they give A and Q of every value head
+//!   solve      two warps a value head, for the last and the first 16 tokens, whose rows are half as long: a lane for each
+//!              row of T or of P, in registers
 //! ```
-use super::chunk::{Args, CHUNK, TOKEN_QUADS, chunk_kernel, key_index, triangle_index};
-use super::chunk_prep::{self, Part, THREADS};
+mod products;
+
+use super::chunk::{Args, CHUNK, again, chunk_kernel};
+use super::chunk_head::{Head, decay_to_end, gates, solved_early_row, solved_row, sum_gates};
 use super::chunk_tensor::{
     FACTORS, KEY_MATRIX, LARGEST_ENTRY, OUT_FACTORS, P_SCALE, Scratch, T_SCALE, TOKEN_MATRIX, TOTAL_DECAY, key_piece,
     token_piece,
 };
-use crate::shape::HEAD_DIM;
+use crate::shape::{HEAD_DIM, MOST_VALUES_PER_KEY, value_head};
 use cuda_std::Tile;
-use cuda_std::async_copy::wait;
 use cuda_std::float::{exp, split_f16x2};
 use cuda_std::memory::Quad;
-use cuda_std::thread::{sync_threads, thread_idx_below};
+use cuda_std::shared::dynamic_shared_mem;
+use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
 use cuda_std::warp::{warp_max, warp_shuffle_xor};
+use products::{TILES, TilePlace};
 
-pub use chunk_prep::grid;
+/// Threads of a block.
+pub const THREADS: usize = 256;
+const WARPS: usize = THREADS / 32;
 
-/// What follows the value heads in shared memory.           written by          read by
+/// Blocks of a launch: key heads, chunks.
+#[must_use]
+pub const fn grid(tokens: usize, num_key_heads: u32) -> [u32; 2] {
+    [num_key_heads, tokens.div_ceil(CHUNK) as u32]
+}
+
+/// Floats of a chunk's keys and queries.
+const KEYS: usize = 4 * KEY_MATRIX;
+
+/// What the value heads share.                             written by          read by
 #[repr(C, align(16))]
-struct Scales {
-    /// [token]: 2^m of keys, 2^n of queries; NaN where a row does not fit        split, store
-    of: [Tile<CHUNK>; 2],
+struct Shared {
+    /// `key_piece`: high, low parts of keys, of queries      split               products
+    keys: Tile<KEYS>,
+    /// [keys, queries][token]: 2^m, 2^n; NaN where a row     split               weigh, store
+    /// does not fit
+    scales: Tile<{ 2 * CHUNK }>,
+    /// [token]: k.k                                          weigh               store
+    squares: Tile<CHUNK>,
 }
 
 /// Shared memory of a block of `values` value heads.
 pub const fn shared_bytes(values: usize) -> usize {
-    chunk_prep::shared_bytes(values) + size_of::<Scales>()
+    size_of::<Shared>() + values * size_of::<Head>()
 }
 
 chunk_kernel! {
-    kernel "chunk_prep_tensor", capability 80, blocks 1;
+    kernel "chunk_prep_tensor", capability 80, blocks 2;
     entry gdn_chunk_prep_tensor_r1 = run::<1>, threads THREADS, shared shared_bytes(1);
     entry gdn_chunk_prep_tensor_r2 = run::<2>, threads THREADS, shared shared_bytes(2);
     entry gdn_chunk_prep_tensor_r3 = run::<3>, threads THREADS, shared shared_bytes(3);
@@ -74,146 +100,239 @@ fn split_piece(values: &[f32; 8]) -> (Quad, Quad) {
     (high, low)
 }
 
-#[inline(always)]
-fn scales(part: &Part<'_>, values: usize) -> *mut Scales {
-    part.head(values).cast()
+/// The thread's part of the problem.
+struct Part<'a> {
+    args: &'a Args,
+    thread: usize,
+    warp: usize,
+    lane: usize,
+    chunk: usize,
+    /// Tokens of the chunk that exist.
+    tokens: usize,
+    key_head: usize,
+    shared: *mut Shared,
 }
 
-/// Scales and splits the rows of keys and queries, into the scratch.
-///
-/// # Safety
-/// Keys and queries are complete; all lanes of the warp are here; nobody reads the scales before a barrier.
-#[inline(always)]
-unsafe fn split<const VALUES: usize>(part: &Part<'_>) {
-    let (half, piece) = (part.thread / 16, part.lane % 16);
-    let keys = Scratch::of(part.args).keys(part.chunk, part.key_head);
-    let mut turn = 0;
-    while turn < (2 * CHUNK).div_ceil(THREADS / 16) {
-        let row = half + turn * (THREADS / 16);
-        // Lanes without a row take part in the exchange.
-        let (of, token) = (row.min(2 * CHUNK - 1) / CHUNK, row % CHUNK);
-        // SAFETY: of two tiles.
-        let tile = unsafe { (&raw mut (*part.keys).rows).cast::<Tile<{ CHUNK * HEAD_DIM }>>().wrapping_add(of) };
-        let mut values = [0.0; 8];
-        for quad in 0..2 {
-            // SAFETY: bounds: token < 32, quads below 32. Barrier: "keys complete".
-            let quarter = unsafe { Tile::quad(tile, key_index(token, 2 * piece + quad)) };
-            for i in 0..4 {
-                values[4 * quad + i] = quarter[i];
-            }
+/// Rows of keys and queries that half a warp takes.
+const TURNS: usize = 2 * CHUNK / (THREADS / 16);
+
+impl<'a> Part<'a> {
+    #[inline(always)]
+    fn of(args: &'a Args, thread: usize) -> Self {
+        let chunk = block_idx_y() as usize;
+        Self {
+            args,
+            thread,
+            warp: thread / 32,
+            lane: thread % 32,
+            chunk,
+            tokens: args.tokens_in(chunk),
+            key_head: block_idx_x() as usize,
+            shared: dynamic_shared_mem::<Shared>(),
         }
+    }
+
+    #[inline(always)]
+    fn value_head(&self, value: usize) -> usize {
+        let Args { values_per_key, num_key_heads, head_map, .. } = *self.args;
+        value_head(self.key_head as u32, value as u32, values_per_key, num_key_heads, head_map) as usize
+    }
+
+    #[inline(always)]
+    fn head(&self, value: usize) -> *mut Head {
+        self.shared.wrapping_add(1).cast::<Head>().wrapping_add(value)
+    }
+
+    /// The token of keys or queries that half a warp has at `turn`, and whether it is a query.
+    #[inline(always)]
+    fn row(&self, turn: usize) -> (usize, bool) {
+        (self.thread / 16 + turn % (TURNS / 2) * (THREADS / 16), turn >= TURNS / 2)
+    }
+
+    /// The lane's eight elements of a row; 0 past the end.
+    ///
+    /// # Safety
+    /// `turn < TURNS`.
+    #[inline(always)]
+    unsafe fn load_row(&self, turn: usize) -> [Quad; 2] {
+        let (token, is_query) = self.row(turn);
+        let Args { q, q_token_stride, q_head_stride, k, k_token_stride, k_head_stride, .. } = *self.args;
+        let (source, token_stride, head_stride) =
+            if is_query { (q, q_token_stride, q_head_stride) } else { (k, k_token_stride, k_head_stride) };
+        if token >= self.tokens {
+            return [[0.0; 4]; 2];
+        }
+        let index = self.key_head * head_stride + (self.chunk * CHUNK + token) * token_stride + self.lane % 16 * 8;
+        // SAFETY: bounds: the token exists, sixteen lanes have its row. Read only.
+        unsafe { [source.quad(index), source.quad(index + 4)] }
+    }
+
+    /// Scales and splits a row, into shared memory and the scratch.
+    ///
+    /// # Safety
+    /// All lanes of the warp are here; nobody reads keys and scales before a barrier; `turn < TURNS`.
+    #[inline(always)]
+    unsafe fn split_row(&self, turn: usize, row: &[Quad; 2]) {
+        let (token, is_query) = self.row(turn);
+        let (of, piece) = (usize::from(is_query), self.lane % 16);
+        let mut values = [0.0; 8];
         // By their bits, so that what is not a number is the largest.
         let mut largest = 0;
         for i in 0..8 {
+            values[i] = row[i / 4][i % 4];
             largest = largest.max(values[i].to_bits() & 0x7fff_ffff);
         }
         for bit in 0..4 {
             // SAFETY: all lanes are here.
             largest = largest.max(unsafe { warp_shuffle_xor(f32::from_bits(largest), 1 << bit) }.to_bits());
         }
-        let (scale, inverse) = row_scale(largest, of == 1);
+        let (scale, inverse) = row_scale(largest, is_query);
         for i in 0..8 {
             values[i] *= inverse;
         }
         let (high, low) = split_piece(&values);
-        if row < 2 * CHUNK {
-            let index = 2 * of * KEY_MATRIX + key_piece(token, piece);
-            // SAFETY: bounds: token < 32, piece < 16. Owner: this thread alone has (row, piece), lane 0 or 16 the row.
-            // Barrier: by the caller.
-            unsafe {
-                keys.put_quad(index, high);
-                keys.put_quad(index + KEY_MATRIX, low);
-                if piece == 0 {
-                    let tile = (&raw mut (*scales(part, VALUES)).of).cast::<Tile<CHUNK>>().wrapping_add(of);
-                    Tile::put(tile, token, scale);
+        let index = 2 * of * KEY_MATRIX + key_piece(token, piece);
+        let scratch = Scratch::of(self.args).keys(self.chunk, self.key_head);
+        // SAFETY: bounds: token < 32, piece < 16. Owner: this thread alone has (row, piece), lane 0 or 16 the row.
+        // Barrier: by the caller.
+        unsafe {
+            let keys = &raw mut (*self.shared).keys;
+            Tile::put_quad(keys, index, high);
+            Tile::put_quad(keys, index + KEY_MATRIX, low);
+            scratch.put_quad(index, high);
+            scratch.put_quad(index + KEY_MATRIX, low);
+            if piece == 0 {
+                Tile::put(&raw mut (*self.shared).scales, of * CHUNK + token, scale);
+            }
+        }
+    }
+
+    /// Whether the state stays bounded by what a token does to it.
+    ///
+    /// # Safety
+    /// Squares and sums are complete; `token < 32`.
+    #[inline(always)]
+    unsafe fn fits(&self, head: *mut Head, token: usize) -> bool {
+        // SAFETY: bounds: a token a lane. Barrier: by the caller.
+        unsafe {
+            let k_k = Tile::at(&raw mut (*self.shared).squares, token);
+            let beta = Tile::at(&raw mut (*head).beta, token);
+            let mut gate = Tile::at(&raw mut (*head).high, token);
+            if token > 0 {
+                gate -= Tile::at(&raw mut (*head).high, token - 1);
+            }
+            // So that what is not a number does not fit.
+            k_k <= LONGEST_KEY
+                && beta <= STRONGEST
+                && beta * k_k <= STRONGEST
+                && beta >= WEAKEST
+                && gate <= LARGEST_GATE
+        }
+    }
+
+    /// Solves for a row of T or P of one of 16 tokens a lane and writes it, with its token's factors and the warp's mark.
+    ///
+    /// # Safety
+    /// A and Q are complete; all lanes of the warp are here.
+    #[inline(always)]
+    unsafe fn solve(&self, value: usize, is_late: bool) {
+        let (is_p, head) = (self.lane / 16 == 1, self.head(value));
+        let token = self.lane % 16 + if is_late { 16 } else { 0 };
+        let row = Row { token, is_p, value_head: self.value_head(value), head };
+        // SAFETY: by the caller.
+        unsafe {
+            if is_late {
+                self.store(&row, &solved_row(head, token, is_p));
+            } else {
+                self.store(&row, &solved_early_row(head, token, is_p));
+            }
+        }
+    }
+
+    /// A row of T or of P, its token's factors, and the warp's mark, into the scratch.
+    ///
+    /// # Safety
+    /// As [`Part::solve`].
+    #[inline(always)]
+    unsafe fn store<const QUADS: usize>(&self, row: &Row, x: &[Quad; QUADS]) {
+        let &Row { token, is_p, value_head, head } = row;
+        let scratch = Scratch::of(self.args);
+        let out = scratch.head(self.chunk, value_head);
+        // SAFETY: bounds: a token a lane, of two. Barrier: "A and Q complete".
+        let (scale, decay) = unsafe {
+            let scales = &raw mut (*self.shared).scales;
+            (Tile::at(scales, usize::from(is_p) * CHUNK + token), exp(Tile::at(&raw mut (*head).high, token)))
+        };
+        // A power of two, whose inverse has the opposite exponent.
+        let inverse = f32::from_bits((254 << 23) - (scale.to_bits() & (0xff << 23)));
+        // SAFETY: sums are complete.
+        let to_end = unsafe { decay_to_end(head, token) };
+        let factor = if is_p { P_SCALE * inverse } else { to_end * scale * T_SCALE };
+        // SAFETY: squares and sums are complete.
+        let mut fits = unsafe { self.fits(head, token) } && scale > 0.0;
+        let matrix = if is_p { 2 * TOKEN_MATRIX } else { 0 };
+        let (mut sum, mut largest) = (0.0, 0.0f32);
+        for piece in 0..QUADS / 2 {
+            let mut values = [0.0; 8];
+            for quad in 0..2 {
+                // SAFETY: bounds: eight quads. Barrier: "A and Q complete".
+                let beta = unsafe { Tile::quad(&raw mut (*head).beta, 8 * piece + 4 * quad) };
+                for i in 0..4 {
+                    let entry = x[2 * piece + quad][i] * beta[i] * factor;
+                    largest = largest.max(entry.abs());
+                    sum += entry.abs();
+                    values[4 * quad + i] = entry;
                 }
             }
-        }
-        turn += 1;
-    }
-}
-
-/// Whether the state stays bounded by what this token does to it.
-///
-/// # Safety
-/// Products and sums are complete.
-#[inline(always)]
-unsafe fn fits(part: &Part<'_>, value: usize) -> bool {
-    let (token, head) = (part.lane, part.head(value));
-    // SAFETY: bounds: a token a lane. Barrier: by the caller.
-    unsafe {
-        let k_k = Tile::at(&raw mut (*part.keys).products[0], triangle_index(token, token / 4) + token % 4);
-        let beta = Tile::at(&raw mut (*head).beta, token);
-        let mut gate = Tile::at(&raw mut (*head).high, token);
-        if token > 0 {
-            gate -= Tile::at(&raw mut (*head).high, token - 1);
-        }
-        // So that what is not a number does not fit.
-        k_k <= LONGEST_KEY && beta <= STRONGEST && beta * k_k <= STRONGEST && beta >= WEAKEST && gate <= LARGEST_GATE
-    }
-}
-
-/// A row of T or of P, its token's factors, and the mark, into the scratch.
-///
-/// # Safety
-/// A and Q are complete; all lanes of the warp are here.
-#[inline(always)]
-unsafe fn store<const VALUES: usize>(part: &Part<'_>, value: usize, is_p: bool) {
-    let (token, head, value_head) = (part.lane, part.head(value), part.value_head(value));
-    let scratch = Scratch::of(part.args);
-    let out = scratch.head(part.chunk, value_head);
-    // SAFETY: by the caller.
-    let x = unsafe { part.solved_row(value, is_p) };
-    // SAFETY: bounds: a token a lane, of two tiles. Barrier: "products complete".
-    let (row_scale, decay) = unsafe {
-        let tile = (&raw mut (*scales(part, VALUES)).of).cast::<Tile<CHUNK>>().wrapping_add(usize::from(is_p));
-        (Tile::at(tile, token), exp(Tile::at(&raw mut (*head).high, token)))
-    };
-    // A power of two, whose inverse has the opposite exponent.
-    let inverse = f32::from_bits((254 << 23) - (row_scale.to_bits() & (0xff << 23)));
-    // SAFETY: sums are complete.
-    let row = unsafe { if is_p { P_SCALE * inverse } else { part.decay_to_end(value) * row_scale * T_SCALE } };
-    // SAFETY: products and sums are complete.
-    let mut fits = unsafe { fits(part, value) } && row_scale > 0.0;
-    let matrix = if is_p { 2 * TOKEN_MATRIX } else { 0 };
-    for piece in 0..TOKEN_QUADS / 2 {
-        let mut values = [0.0; 8];
-        for quad in 0..2 {
-            // SAFETY: bounds: eight quads. Barrier: "products complete".
-            let beta = unsafe { Tile::quad(&raw mut (*head).beta, 8 * piece + 4 * quad) };
-            for i in 0..4 {
-                let entry = x[2 * piece + quad][i] * beta[i] * row;
-                fits = fits && entry.abs() <= LARGEST_ENTRY;
-                values[4 * quad + i] = entry;
+            let (high, low) = split_piece(&values);
+            let index = matrix + token_piece(if piece < 2 { token } else { token.max(CHUNK / 2) }, piece);
+            // SAFETY: bounds: token < 32, piece < 4, only of the last 16 tokens above 1. Owner: this lane alone has the
+            // matrix's row.
+            unsafe {
+                out.put_quad(index, high);
+                out.put_quad(index + TOKEN_MATRIX, low);
             }
         }
-        let (high, low) = split_piece(&values);
-        let index = matrix + token_piece(token, piece);
-        // SAFETY: bounds: token < 32, piece < 4. Owner: this lane alone has the matrix's row.
+        // The sum is not a number where an entry is not, though the largest may be.
+        fits = fits && largest <= LARGEST_ENTRY && sum <= f32::MAX;
+        for bit in 0..4 {
+            // SAFETY: all lanes are here.
+            sum += unsafe { warp_shuffle_xor(sum, 1 << bit) };
+        }
+        let is_late = usize::from(token >= CHUNK / 2);
+        // SAFETY: bounds: a token a lane. Owner: this lane alone has (value head, matrix, token), the first one of a matrix
+        // what there is one of. All lanes are here.
         unsafe {
-            out.put_quad(index, high);
-            out.put_quad(index + TOKEN_MATRIX, low);
-        }
-    }
-    // SAFETY: bounds: a token a lane. Owner: this lane alone has (value head, token), the last one the total decay, the
-    // first one the mark of its warp's matrix. All lanes are here.
-    unsafe {
-        let factors = FACTORS + token / 2 * 4 + token % 2;
-        if is_p {
-            out.put(factors + 2, P_SCALE * decay);
-            out.put(OUT_FACTORS + token, part.args.scale * (row_scale * (1.0 / P_SCALE)));
-        } else {
-            out.put(factors, decay * row_scale);
-            if token == CHUNK - 1 {
-                // The whole quad, since the scan copies quads.
-                out.put_quad(TOTAL_DECAY, [decay, 0.0, 0.0, 0.0]);
+            let factors = FACTORS + token / 2 * 4 + token % 2;
+            if is_p {
+                out.put(factors + 2, P_SCALE * decay);
+                out.put(OUT_FACTORS + token, self.args.scale * (scale * (1.0 / P_SCALE)));
+            } else {
+                out.put(factors, decay * scale);
+                if token == 0 {
+                    // The whole quad, since the scan copies quads.
+                    let total = exp(Tile::at(&raw mut (*head).high, CHUNK - 1));
+                    out.put(TOTAL_DECAY, total);
+                    out.put(TOTAL_DECAY + 3, 0.0);
+                }
+                if token % 16 == 0 {
+                    out.put(TOTAL_DECAY + 1 + is_late, sum * (1.0 / T_SCALE));
+                }
+            }
+            let marked = warp_max(u32::from(!fits));
+            if self.lane == 0 {
+                scratch.marks(self.chunk, value_head).put(is_late, marked as f32);
             }
         }
-        let marked = warp_max(u32::from(!fits));
-        if token == 0 {
-            scratch.marks(part.chunk, value_head).put(usize::from(is_p), marked as f32);
-        }
     }
+}
+
+/// A row of T or P.
+struct Row {
+    token: usize,
+    is_p: bool,
+    value_head: usize,
+    head: *mut Head,
 }
 
 /// The kernel.
@@ -225,32 +344,47 @@ unsafe fn store<const VALUES: usize>(part: &Part<'_>, value: usize, is_p: bool) 
 #[inline(always)]
 pub unsafe fn run<const VALUES: usize>(args: Args) {
     let part = Part::of(&args, thread_idx_below::<THREADS>());
-    // SAFETY: nobody has read anything yet. A warp has a value head or none.
+    // The last warps have no tile of the products.
+    let value = WARPS - 1 - part.warp;
+    // SAFETY: four turns. Nobody has read anything yet; all lanes are here. A warp has a value head or none.
     unsafe {
-        part.stage_keys();
-        if part.warp < VALUES {
-            part.sum_gates(part.warp);
+        let keys = [0, 1].map(|turn| part.load_row(turn));
+        if value < VALUES {
+            let token = part.chunk * CHUNK + part.lane;
+            let gates = gates(&args, part.value_head(value), token, part.lane < part.tokens);
+            sum_gates(part.head(value), part.lane, gates);
+        }
+        let queries = [2, 3].map(|turn| part.load_row(turn));
+        for turn in 0..2 {
+            part.split_row(turn, &keys[turn]);
+        }
+        for turn in 0..2 {
+            part.split_row(2 + turn, &queries[turn]);
         }
     }
-    wait::<0>();
-    // SAFETY: all threads are here. Keys complete, for products and split.
+    // SAFETY: all threads are here. Keys, scales and sums of gates complete.
     unsafe { sync_threads() };
-    // SAFETY: complete by the barrier; all lanes are here.
-    unsafe {
-        part.products();
-        split::<VALUES>(&part);
+    // SAFETY: all lanes are here.
+    let part = Part::of(&args, unsafe { again(part.thread as u32) } as usize % THREADS);
+    if part.warp < TILES {
+        let place = TilePlace::of(part.warp);
+        // SAFETY: complete by the barrier; all lanes are here.
+        unsafe {
+            let products = part.products(place);
+            part.weigh::<VALUES>(place, &products);
+        }
     }
-    // SAFETY: all threads are here. Products complete, for weigh; scales and sums of gates too, also for store.
+    // SAFETY: all threads are here. A, Q and squares complete, for store.
     unsafe { sync_threads() };
-    // SAFETY: complete by the barrier.
-    unsafe { part.weigh::<VALUES>() };
-    // SAFETY: all threads are here. A and Q complete, for store.
-    unsafe { sync_threads() };
+    // SAFETY: all lanes are here.
+    let part = Part::of(&args, unsafe { again(part.thread as u32) } as usize % THREADS);
     if part.warp < 2 * VALUES {
-        // SAFETY: complete by the barrier. A warp has one matrix of one value head.
-        unsafe { store::<VALUES>(&part, part.warp / 2, part.warp % 2 == 1) };
+        // SAFETY: complete by the barrier; all lanes are here. The last tokens' warps, which take longest, are apart.
+        unsafe { part.solve(part.warp % VALUES, part.warp < VALUES) };
     }
 }
+
+const _: () = assert!(HEAD_DIM == 8 * 16 && 2 * MOST_VALUES_PER_KEY <= WARPS && TILES <= WARPS && TURNS == 4);
 
 #[cfg(test)]
 mod tests {

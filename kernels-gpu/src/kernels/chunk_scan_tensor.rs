@@ -4,55 +4,65 @@
 //! # Math
 //! [`super::chunk_tensor`], for every chunk in order, transposed: the rows of every product are value columns.
 //! ```text
-//!   project   y^T = v^T - (s^T k'^T) h        s^T q'^T              16 x 32 a warp, sums over 128 rows
+//!   project   y^T = v^T - (s^T k'^T) h        s^T q'^T              16 x 32 a warp, sums over 64 of the 128 rows
 //!   solve     d'^T = y^T T^T                  o^T = .. + y^T P^T    16 x 32, sums over 32 tokens
-//!   update    s^T <- e^(G_last) s^T + d'^T k'                       16 x 128, sums over 32 tokens
+//!   update    s^T <- e^(G_last) s^T + d'^T k'                       16 x 64 a warp, sums over 32 tokens
 //! ```
-//! # Threads: one block per (half of the columns, value head); 4 warps, 16 columns each
-//! What a product leaves in a lane's registers is what the next one takes from them: s, y and d' never leave the warp.
-//! Warps meet twice a chunk, when the copies of the next one's tiles have arrived and when all have left this one's.
+//! # Threads: one block per (half of the columns, value head); 8 warps = 4 times 16 columns x 2 halves of the rows
+//! What a product leaves in a lane's registers is what the next one takes from them. A warp keeps its rows of s, and makes y
+//! and d' of half of the tokens; with its partner, which has the other rows of the same columns, it exchanges sums over rows
+//! at the partner's tokens, and y and d' in 16 bits.
 //! ```text
 //!   lane = 4 column + pair      s[n][..] columns `column` and `column + 8` of rows 8 n + 2 pair and the next
 //! ```
-//! # Memory
-//! The next chunk's tiles arrive while this one is computed.
-//!
+//! # Barriers and memory
+//! Tiles are copied `AHEAD` chunks before their own, so that there is one more of the keys, which the chunk before already
+//! reads:
+//! ```text
+//!   A  sums at keys, queries, T, P of this chunk are complete;   keys and v of the chunk `AHEAD` after it start
+//!      own y, sums at queries
+//!   Y  y is complete
+//!      own d', outputs' sums
+//!   B  d', sums at queries, the next chunk's keys and v          queries, T, P of the chunk `AHEAD` after this start
+//!      are complete;
+//!      outputs, state, its sums at the next chunk's keys
+//! ```
 //! # Range
-//! v and s of a warp's 16 columns are kept times one power of two, 2^exponent, so that the largest of them is far from both
-//! ends of a 16-bit float's range. How large the columns of s may have become is bounded from chunk to chunk; where the bound
-//! grows too far, or every `MEASURE_EVERY` chunks, s is measured, and where it or v has left the range, scaled anew.
+//! Each column of s and of y is kept times a power of two of its own, exact, which puts a bound of it near the upper end of a
+//! 16-bit float's range: y's from the largest v and the largest s, s's from its largest element and what the chunk can add.
 //!
 //! # Rounding
-//! Tensor cores round toward zero, so the small products are added up apart from the large ones, and the state itself is
-//! not accumulated there: each chunk's part starts from zero.
+//! Tensor cores round toward zero, so the small products come before the large ones, and the state itself is not
+//! accumulated there: each chunk's part starts from zero.
 mod factors;
+mod inputs;
 mod products;
-mod range;
+mod scales;
 
 use super::chunk::{Args, CHUNK, chunk_kernel};
-use super::chunk_tensor::{
-    FACTORS, HEAD_FLOATS, KEY_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, T_SCALE, TOKEN_MATRIX, TOTAL_DECAY,
-};
+use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY};
 use crate::shape::{HEAD_DIM, key_head};
-use cuda_std::async_copy::{commit, copy_16, wait};
-use cuda_std::float::{fma, power_of_two};
+use cuda_std::async_copy::wait;
+use cuda_std::float::fma;
+use cuda_std::memory::Quad;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
-use cuda_std::warp::warp_max;
-use cuda_std::{Global, GlobalMut, Tile};
-use factors::{Halves, ROW_OCTETS, ROW_STEPS, State, TOKEN_OCTETS, TOKEN_STEPS, for_each, split};
-use products::{Rows, project, solve, update};
-use range::{
-    INFINITE, LARGEST_BOUND, LARGEST_V, LEAST_BOUND, MEASURE_EVERY, Range, exponent_of, largest_finite_v, largest_v,
-    v_bound, v_offset,
-};
+use cuda_std::{GlobalMut, Tile};
+use factors::{Columns, Halves, Own, Pair, ROW_OCTETS, ROW_STEPS, State, column_of, scaled};
+use inputs::{Inputs, Tiles, next_place};
+use products::{Rows, octet, own_d, own_outputs, project, update};
+use scales::{Scale, largest_finite_of, largest_of, scale_state};
 
 /// Threads of a block.
-pub const THREADS: usize = 128;
+pub const THREADS: usize = 256;
 /// Columns of a value head that a block carries.
 pub const COLUMNS_PER_BLOCK: usize = 64;
-/// Columns that a warp carries.
-const COLUMNS_PER_WARP: usize = COLUMNS_PER_BLOCK / (THREADS / 32);
+/// Columns that a warp carries, and rows.
+const COLUMNS_PER_WARP: usize = 16;
+const ROWS_PER_WARP: usize = HEAD_DIM / 2;
+const WARPS: usize = THREADS / 32;
+/// Groups of columns of a block: a warp's partner, which has the other rows, is so many warps away.
+const BANDS: usize = COLUMNS_PER_BLOCK / COLUMNS_PER_WARP;
 
 /// Blocks of a launch: parts of the columns, value heads.
 #[must_use]
@@ -63,123 +73,206 @@ pub const fn grid(num_value_heads: u32) -> [u32; 2] {
 /// From a token of v to the next in shared memory: what a warp reads together lies in different banks.
 const V_STRIDE: usize = COLUMNS_PER_BLOCK + 4;
 
-/// What a chunk brings.                                  written by          read by
+/// High and low parts of a chunk's keys, or of its queries.
+type KeyTile = Tile<{ 2 * KEY_MATRIX }>;
+type VTile = Tile<{ CHUNK * V_STRIDE }>;
+/// A value head's part.
+type HeadTile = Tile<HEAD_FLOATS>;
+
+/// Shared memory of a block.                               written by          read by
 #[repr(C, align(16))]
-struct Stage {
-    /// `key_piece`: keys, queries, as in the scratch       copies of all       project, update
-    keys: Tile<KEY_FLOATS>,
-    /// `token_piece`: T, P; factors, as in the scratch     copies of all       all phases
-    head: Tile<HEAD_FLOATS>,
-    /// [token][column]                                     copies of all       project
-    v: Tile<{ CHUNK * V_STRIDE }>,
+struct Shared<const AHEAD: usize, const AHEAD_AND_ONE: usize> {
+    /// [chunk % (AHEAD + 1)] `key_piece`                     copies of all       project, update
+    keys: [KeyTile; AHEAD_AND_ONE],
+    /// [chunk % AHEAD][token][column]                        copies of all       y
+    v: [VTile; AHEAD],
+    /// [chunk % AHEAD] `key_piece`                           copies of all       project
+    queries: [KeyTile; AHEAD],
+    /// [chunk % AHEAD] `token_piece`: T, P; factors          copies of all       solve, factors
+    head: [HeadTile; AHEAD],
+    exchange: Exchange,
 }
 
-/// Shared memory of a block.
-pub const SHARED_BYTES: usize = 2 * size_of::<Stage>();
-const _: () = assert!(SHARED_BYTES <= 99 * 1024, "more than the smallest cards of sm_86 have");
+/// Two quads a lane: [index][lane].
+type PairTile = Tile<{ 2 * 32 * 4 }>;
+
+/// What warps leave their partners.                         written by          read by
+#[repr(C, align(16))]
+struct Exchange {
+    /// [warp]: sums at keys, at queries, of the partner's     each warp           its partner
+    /// octets
+    at_keys: [PairTile; WARPS],
+    at_queries: [PairTile; WARPS],
+    /// [warp]: own y, own d' in 16 bits, high and low         each warp           its partner
+    y: [PairTile; WARPS],
+    d: [PairTile; WARPS],
+    /// [warp][lane / 4]: largest of two columns' s, v         each warp           its partner
+    largest: [Tile<{ 8 * 4 }>; WARPS],
+}
+
+/// Bytes of shared memory with tiles copied one chunk ahead, and two.
+pub const SHARED_BYTES: [usize; 2] = [size_of::<Shared<1, 2>>(), size_of::<Shared<2, 3>>()];
+const _: () = assert!(SHARED_BYTES[0] <= 99 * 1024, "more than the smallest cards of sm_86 have");
 
 chunk_kernel! {
     kernel "chunk_scan_tensor", capability 80, blocks 1;
-    entry gdn_chunk_scan_tensor = run, threads THREADS, shared SHARED_BYTES;
+    entry gdn_chunk_scan_tensor = run::<1, 2>, threads THREADS, shared SHARED_BYTES[0];
+    entry gdn_chunk_scan_tensor_ahead = run::<2, 3>, threads THREADS, shared SHARED_BYTES[1];
 }
 
-/// What a block reads, from the next chunk to be copied on.
-struct Inputs {
-    /// Where in the scratch, which is short enough, the key head's and the value head's parts are.
-    keys: u32,
-    head: u32,
-    /// Four columns of the thread's first token.
-    v: Global<f32>,
+/// The thread's part of the problem.
+struct Part<'a> {
+    args: &'a Args,
+    lane: usize,
+    warp: usize,
+    partner: usize,
+    half: usize,
+    exchange: *mut Exchange,
 }
 
-impl Inputs {
-    /// Starts the copies of a chunk, with so many tokens in it and after it, and moves on to the next.
+impl Part<'_> {
+    /// The lane's element `i` of an octet of rows of the state, in its memory.
+    #[inline(always)]
+    fn state_index(&self, first_column: usize, octet: usize, i: usize) -> usize {
+        let row = self.half * ROWS_PER_WARP + 8 * octet + 2 * (self.lane % 4) + i % 2;
+        row * self.args.state_row_stride + first_column + self.lane / 4 + 8 * column_of(i)
+    }
+
+    /// Leaves the partner two quads.
     ///
     /// # Safety
-    /// Nobody reads the stage before a wait and a barrier; its last reads lie before a barrier that has passed.
+    /// A barrier follows before the partner reads, one has passed since it did.
     #[inline(always)]
-    unsafe fn stage(&mut self, args: &Args, thread: usize, tokens: u32, stage: *mut Stage) {
-        // SAFETY: fields.
-        let (keys, head, v) = unsafe { (&raw mut (*stage).keys, &raw mut (*stage).head, &raw mut (*stage).v) };
-        let scratch = Global::new(args.scratch.as_ptr().cast_const());
-        let (key_source, head_source) = (scratch.offset(self.keys as usize), scratch.offset(self.head as usize));
-        for turn in 0..KEY_FLOATS / 4 / THREADS {
-            let index = 4 * (thread + turn * THREADS);
-            // SAFETY: bounds: the key head's part of a chunk that exists. Owner: one quad a thread. Barrier: by the caller.
-            unsafe { copy_16(keys, index, key_source, index) };
+    unsafe fn give(&self, tiles: *mut [PairTile; WARPS], quads: [Quad; 2]) {
+        let tile = tiles.cast::<PairTile>().wrapping_add(self.warp);
+        // SAFETY: bounds: of eight warps, a quad a lane and index. Owner: this lane alone has them. Barrier: by the caller.
+        unsafe {
+            Tile::put_quad(tile, 4 * self.lane, quads[0]);
+            Tile::put_quad(tile, 4 * (32 + self.lane), quads[1]);
         }
-        for turn in 0..(HEAD_FLOATS / 4).div_ceil(THREADS) {
-            let quad = thread + turn * THREADS;
-            if quad < HEAD_FLOATS / 4 {
-                // SAFETY: as above, of the value head.
-                unsafe { copy_16(head, 4 * quad, head_source, 4 * quad) };
-            }
-        }
-        let (first, column) = (thread / 16, 4 * (thread % 16));
-        let mut row = self.v;
-        for turn in 0..CHUNK / (THREADS / 16) {
-            let token = first + turn * (THREADS / 16);
-            let index = token * V_STRIDE + column;
-            // SAFETY: bounds: the token exists, columns are the head's. Owner: one quad a thread. Barrier: by the caller.
+    }
+
+    /// What the partner has given.
+    ///
+    /// # Safety
+    /// A barrier has passed since.
+    #[inline(always)]
+    unsafe fn take(&self, tiles: *mut [PairTile; WARPS]) -> [Quad; 2] {
+        let tile = tiles.cast::<PairTile>().wrapping_add(self.partner);
+        // SAFETY: bounds: of eight warps, a quad a lane and index. Barrier: by the caller.
+        [0, 1].map(|index| unsafe { Tile::quad(tile, 4 * (32 * index + self.lane)) })
+    }
+
+    /// Leaves the partner the largest elements of the warp's part of s, and of its own tokens' v.
+    ///
+    /// # Safety
+    /// As [`Part::give`].
+    #[inline(always)]
+    unsafe fn give_largest(&self, s: Columns<f32>, v: Columns<f32>) {
+        if self.lane % 4 == 0 {
+            // SAFETY: bounds: of eight warps. Owner: this lane alone has the columns. Barrier: by the caller.
             unsafe {
-                if token < tokens as usize {
-                    copy_16(v, index, row, 0);
-                } else {
-                    Tile::put_quad(v, index, [0.0; 4]);
-                }
+                let tile = &raw mut (*self.exchange).largest[self.warp];
+                Tile::put_quad(tile, self.lane, [s[0], s[1], v[0], v[1]]);
             }
-            row = row.offset(THREADS / 16 * args.v_token_stride);
         }
-        self.keys += Scratch::of(args).keys_stride() as u32;
-        self.head += Scratch::of(args).head_stride() as u32;
-        self.v = self.v.offset(CHUNK * args.v_token_stride);
+    }
+
+    /// The largest elements of the whole columns of s and v.
+    ///
+    /// # Safety
+    /// A barrier has passed since the partner gave its part.
+    #[inline(always)]
+    unsafe fn whole_largest(&self, s: Columns<f32>, v: Columns<f32>) -> [Columns<f32>; 2] {
+        // SAFETY: bounds: of eight warps. Barrier: by the caller.
+        let other = unsafe { Tile::quad(&raw mut (*self.exchange).largest[self.partner], self.lane / 4 * 4) };
+        [[s[0].max(other[0]), s[1].max(other[1])], [v[0].max(other[2]), v[1].max(other[3])]]
+    }
+
+    /// v of the own octets.
+    ///
+    /// # Safety
+    /// v is complete.
+    #[inline(always)]
+    unsafe fn own_v(&self, v: *mut VTile) -> Own {
+        let (column, pair) = (self.lane / 4, self.lane % 4);
+        let first = 2 * pair * V_STRIDE + self.warp % BANDS * COLUMNS_PER_WARP + column;
+        [0, 1].map(|index| {
+            let first = first + 8 * octet(self.half, index) * V_STRIDE;
+            // SAFETY: bounds: token < 32, columns below 64. Barrier: by the caller.
+            [0, 1, 2, 3].map(|i| unsafe { Tile::at(v, first + i % 2 * V_STRIDE + 8 * column_of(i)) })
+        })
+    }
+
+    /// h and f of the tokens of an own octet that the lane has.
+    ///
+    /// # Safety
+    /// The value head's part is complete.
+    #[inline(always)]
+    unsafe fn factors(&self, head: *mut HeadTile, index: usize) -> Quad {
+        // SAFETY: bounds: four octets of four pairs. Barrier: by the caller.
+        unsafe { Tile::quad(head, FACTORS + 4 * (4 * octet(self.half, index) + self.lane % 4)) }
+    }
+
+    /// c of the same.
+    ///
+    /// # Safety
+    /// As [`Part::factors`].
+    #[inline(always)]
+    unsafe fn out_factors(&self, head: *mut HeadTile, index: usize) -> [f32; 2] {
+        let at = OUT_FACTORS + 8 * octet(self.half, index) + 2 * (self.lane % 4);
+        // SAFETY: bounds: four octets of four pairs. Barrier: by the caller.
+        unsafe { [Tile::at(head, at), Tile::at(head, at + 1)] }
     }
 }
 
-/// The index of a lane's element of the state in its memory.
+/// A register of halves as it stands in memory, and back.
 #[inline(always)]
-fn state_index(args: &Args, first_column: usize, lane: usize, octet: usize, i: usize) -> usize {
-    let (row, column) = (8 * octet + 2 * (lane % 4) + i % 2, first_column + lane / 4 + 8 * (i / 2));
-    row * args.state_row_stride + column
+fn as_quads(pair: &Pair) -> [Quad; 2] {
+    [pair.high.map(f32::from_bits), pair.low.map(f32::from_bits)]
+}
+
+#[inline(always)]
+fn as_pair(quads: [Quad; 2]) -> Pair {
+    Pair { high: quads[0].map(f32::to_bits), low: quads[1].map(f32::to_bits) }
 }
 
 /// The kernel.
 ///
 /// # Safety
-/// Called once by each of `THREADS` threads of each block of `grid()`, with `SHARED_BYTES` of shared memory, after
+/// Called once by each of `THREADS` threads of each block of `grid()`, with `SHARED_BYTES[AHEAD - 1]` of shared memory, after
 /// `chunk_prep_tensor` with the same arguments; every tensor holds what its shape and strides describe; v has 16-byte
 /// aligned rows; out and the final state overlap no input but the initial state.
 #[inline(always)]
-pub unsafe fn run(args: Args) {
+pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
     let thread = thread_idx_below::<THREADS>();
     let (warp, lane) = (thread / 32, thread % 32);
-    let (column, pair) = (lane / 4, lane % 4);
+    let half = warp / BANDS;
     let value_head = block_idx_y();
     let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
     let value_head = value_head as usize;
     let block_column = block_idx_x() as usize * COLUMNS_PER_BLOCK;
-    let first_column = block_column + warp * COLUMNS_PER_WARP;
-    let scratch = Scratch::of(&args);
+    let first_column = block_column + warp % BANDS * COLUMNS_PER_WARP;
     // SAFETY: all lanes are here, and all warps come to the same end.
-    if unsafe { scratch.is_marked(value_head, lane) } {
+    if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
         return;
     }
-
-    let stages = dynamic_shared_mem::<[Stage; 2]>().cast::<Stage>();
-    let mut inputs = Inputs {
-        keys: scratch.keys_index(0, key_head) as u32,
-        head: scratch.head_index(0, value_head) as u32,
-        v: args.v.offset(
-            value_head * args.v_head_stride + thread / 16 * args.v_token_stride + block_column + 4 * (thread % 16),
-        ),
+    let shared = dynamic_shared_mem::<Shared<AHEAD, AHEAD_AND_ONE>>();
+    // SAFETY: fields.
+    let (tiles, exchange) = unsafe { (Tiles::of(shared), &raw mut (*shared).exchange) };
+    // SAFETY: fields.
+    let [to_keys, to_queries, to_y, to_d] = unsafe {
+        let (to_keys, to_queries) = (&raw mut (*exchange).at_keys, &raw mut (*exchange).at_queries);
+        [to_keys, to_queries, &raw mut (*exchange).y, &raw mut (*exchange).d]
     };
-    for stage in 0..2 {
-        let tokens = args.tokens.saturating_sub((stage * CHUNK) as u32);
-        if tokens > 0 {
-            // SAFETY: nothing has been read yet.
-            unsafe { inputs.stage(&args, thread, tokens, stages.wrapping_add(stage)) };
+    let part = Part { args: &args, lane, warp, partner: (warp + BANDS) % WARPS, half, exchange };
+    let mut inputs = Inputs::of(&args, thread, tiles, key_head, value_head, block_column);
+    for _ in 0..AHEAD {
+        // SAFETY: nothing has been read yet.
+        unsafe {
+            inputs.stage_keys::<AHEAD, AHEAD_AND_ONE>();
+            inputs.stage_queries::<AHEAD>();
         }
-        commit();
     }
 
     let mut s: State = [[0.0; 4]; ROW_OCTETS];
@@ -188,142 +281,149 @@ pub unsafe fn run(args: Args) {
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone, to the end.
-                s[octet][i] = unsafe { state.at(state_index(&args, first_column, lane, octet, i)) };
+                s[octet][i] = unsafe { state.at(part.state_index(first_column, octet, i)) };
             }
         }
     }
-    let rows = Rows::of(lane);
-    let mut range = Range { exponent: 0, bound: 0.0 };
-    // SAFETY: all lanes are here.
-    unsafe { range.rescale(&mut s, 0, true) };
-    let mut halves = Halves::of(&s);
-    let mut out: GlobalMut<f32> =
-        args.out.offset(value_head * args.out_head_stride + 2 * pair * args.out_token_stride + first_column + column);
-
-    let v_index = 2 * pair * V_STRIDE + warp * COLUMNS_PER_WARP + column;
-    let (mut chunk, mut tokens) = (0u32, args.tokens);
-    let (mut state_at_k, mut largest) = ([[0.0; 4]; TOKEN_OCTETS], 0.0);
-    wait::<1>();
-    // SAFETY: all threads are here. The first chunk's tiles are complete.
-    unsafe { sync_threads() };
+    let mut tokens = args.tokens;
     if tokens > 0 {
-        // SAFETY: complete by the barrier; all lanes are here. Fields.
-        unsafe {
-            state_at_k = project(&raw mut (*stages).keys, &rows, 0, &halves);
-            largest = largest_v(&raw mut (*stages).v, v_index);
-        }
-    }
-    while tokens > 0 {
-        let (stage, next_stage) =
-            (stages.wrapping_add(chunk as usize % 2), stages.wrapping_add((chunk as usize + 1) % 2));
-        // SAFETY: fields.
-        let (keys, head, v_tile) = unsafe { (&raw mut (*stage).keys, &raw mut (*stage).head, &raw mut (*stage).v) };
-        // The state fits as it was left; what it gives at keys does not depend on what v asks for.
+        let rows = Rows::of(lane, half);
         // SAFETY: all lanes are here.
-        let mut largest_bits = unsafe { warp_max(largest.to_bits()) };
-        if largest_bits >= INFINITE {
-            // SAFETY: the condition is the warp's, so that all lanes are here.
-            largest_bits = unsafe { largest_finite_v(v_tile, v_index) };
-        }
-        let v_exponent = exponent_of(largest_bits) + range.exponent;
-        let bound = range.bound + v_bound(v_exponent);
-        let is_out = v_exponent > LARGEST_V || !(LEAST_BOUND..=LARGEST_BOUND).contains(&bound);
-        if chunk % MEASURE_EVERY == 0 || is_out {
-            // SAFETY: the condition is the warp's, so that all lanes are here.
-            let factors = unsafe { range.rescale(&mut s, largest_bits, chunk == 0) };
-            for_each!(OCTET in [0 1 2 3] {
-                for i in 0..4 {
-                    state_at_k[OCTET][i] = state_at_k[OCTET][i] * factors[0] * factors[1];
-                }
-            });
-            halves = Halves::of(&s);
-        }
-        // SAFETY: bounds: in the tile. Barrier: the one before `update`, or the first.
-        let total_decay = unsafe { Tile::at(head, TOTAL_DECAY) };
-        range.bound = fma(range.bound, total_decay, v_bound(exponent_of(largest_bits) + range.exponent));
-        if chunk > 0 && tokens > CHUNK as u32 {
-            // SAFETY: the other stage's last reads lie before the last barrier, the next after the next one.
-            unsafe { inputs.stage(&args, thread, tokens - CHUNK as u32, next_stage) };
-        }
-        commit();
-        let scale = power_of_two(range.exponent);
-
-        let mut y = [[0.0; 4]; TOKEN_OCTETS];
-        for octet in 0..TOKEN_OCTETS {
-            // SAFETY: bounds: four octets of four pairs. Barrier: the one before `update`, or the first.
-            let factors = unsafe { Tile::quad(head, FACTORS + 4 * (4 * octet + pair)) };
-            for i in 0..4 {
-                // SAFETY: bounds: token < 32, columns below 64. Barrier: as for the factors.
-                let v = unsafe { Tile::at(v_tile, v_index + v_offset(octet, i)) };
-                y[octet][i] = fma(-factors[i % 2], state_at_k[octet][i], v * scale);
-            }
-        }
-        let ((y_high_0, y_low_0), (y_high_1, y_low_1)) = (split([y[0], y[1]]), split([y[2], y[3]]));
-        let (y_high, y_low) = ([y_high_0, y_high_1], [y_low_0, y_low_1]);
-        // SAFETY: complete by the barrier; all lanes are here.
-        let state_at_q = unsafe { project(keys, &rows, 2 * KEY_MATRIX, &halves) };
-        // SAFETY: as above.
-        let mut d = unsafe { solve(head, &rows, 0, &y_high, &y_low, [[0.0; 4]; TOKEN_OCTETS]) };
-        for value in d.as_flattened_mut() {
-            *value *= 1.0 / T_SCALE;
-        }
-        let ((d_high_0, d_low_0), (d_high_1, d_low_1)) = (split([d[0], d[1]]), split([d[2], d[3]]));
-        let mut o = [[0.0; 4]; TOKEN_OCTETS];
-        for octet in 0..TOKEN_OCTETS {
-            // SAFETY: as for y.
-            let factors = unsafe { Tile::quad(head, FACTORS + 4 * (4 * octet + pair)) };
-            for i in 0..4 {
-                o[octet][i] = factors[2 + i % 2] * state_at_q[octet][i];
-            }
-        }
-        // SAFETY: complete by the barrier; all lanes are here.
-        let o = unsafe { solve(head, &rows, 2 * TOKEN_MATRIX, &y_high, &y_low, o) };
-        let inverse = power_of_two(-range.exponent);
-        for octet in 0..TOKEN_OCTETS {
-            for next in 0..2 {
-                let token = 8 * octet + next;
-                // SAFETY: bounds: token + 2 pair < 32. Barrier: the one before `update`, or the first.
-                let factor = unsafe { Tile::at(head, OUT_FACTORS + 2 * pair + token) };
-                let exists = token + 2 * pair < tokens as usize;
-                for half in 0..2 {
-                    let value = o[octet][next + 2 * half] * factor * inverse;
-                    // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
-                    unsafe { out.put_if(exists, token * args.out_token_stride + 8 * half, value) };
-                }
-            }
-        }
-        // Again: a register less in between.
-        // SAFETY: as above.
-        let total_decay = unsafe { Tile::at(head, TOTAL_DECAY) };
-        wait::<0>();
-        // SAFETY: all threads run all chunks. The next chunk's tiles are complete.
+        let mut s_largest = unsafe { largest_of(&s) };
+        // SAFETY: nobody has read anything yet.
+        unsafe { part.give_largest(s_largest, [0.0; 2]) };
+        wait_for_all_but::<AHEAD>(1);
+        // SAFETY: all threads are here. The first chunk's keys and v, and the largest elements, are complete.
         unsafe { sync_threads() };
-        // SAFETY: complete by the barriers; all lanes are here. Fields. After the last chunk there is no next one, and what
-        // it gives is not used.
+        // SAFETY: complete by the barrier; all lanes are here.
+        let (mut scales, mut v) = unsafe {
+            let [whole, _] = part.whole_largest(s_largest, [0.0; 2]);
+            s_largest = whole;
+            (whole.map(Scale::of), part.own_v(tiles.v))
+        };
+        scale_state(&mut s, scales.map(Scale::factor));
+        s_largest = [0, 1].map(|column| s_largest[column] * scales[column].factor());
+        let mut halves = Halves::<ROW_STEPS>::of(&s);
+        // SAFETY: complete by the barrier; all lanes are here.
+        let (mut at_keys, mut v_largest) = unsafe { (project(tiles.keys, &rows, &halves), largest_finite_of(&v)) };
+        // SAFETY: all threads are here. All have read the largest elements.
+        unsafe { sync_threads() };
+        // SAFETY: the barrier that follows is the first one of the chunk.
         unsafe {
-            let (d_high, d_low) = ([d_high_0, d_high_1], [d_low_0, d_low_1]);
-            let next_keys = &raw mut (*next_stage).keys;
-            state_at_k = update(keys, next_keys, &rows, total_decay, &d_high, &d_low, &mut s, &mut halves);
-            largest = largest_v(&raw mut (*next_stage).v, v_index);
+            part.give(to_keys, [at_keys[2], at_keys[3]]);
+            part.give_largest(s_largest, v_largest);
         }
-        // SAFETY: all threads run all chunks. All have left this chunk's stage.
-        unsafe { sync_threads() };
-        out = out.offset(CHUNK * args.out_token_stride);
-        tokens = tokens.saturating_sub(CHUNK as u32);
-        chunk += 1;
+        let out_index =
+            value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + first_column + lane / 4;
+        let mut out: GlobalMut<f32> = args.out.offset(out_index);
+        // The chunk's places among the tiles.
+        let (mut of_keys, mut of_queries) = (0, 0);
+        while tokens > 0 {
+            wait_for_all_but::<AHEAD>(0);
+            // SAFETY: all threads run all chunks. A: sums at keys, queries and the value head's part are complete.
+            unsafe { sync_threads() };
+            // SAFETY: the last reads of the tiles lie before this barrier.
+            unsafe { inputs.stage_keys::<AHEAD, AHEAD_AND_ONE>() };
+            let (next_of_keys, next_of_queries) =
+                (next_place::<AHEAD_AND_ONE>(of_keys), next_place::<AHEAD>(of_queries));
+            let (keys, next_keys) = (tiles.keys.wrapping_add(of_keys), tiles.keys.wrapping_add(next_of_keys));
+            let (queries, head) = (tiles.queries.wrapping_add(of_queries), tiles.head.wrapping_add(of_queries));
+
+            // SAFETY: complete by barrier A; all lanes are here.
+            let (columns, h_f, y, at_queries) = unsafe {
+                let [s_largest, v_largest] = part.whole_largest(s_largest, v_largest);
+                let [total_decay, early_sum, late_sum, _] = Tile::quad(head, TOTAL_DECAY);
+                let [mut first, mut second] = scales;
+                let t_sum = early_sum + late_sum;
+                let columns = [
+                    first.advance(s_largest[0], v_largest[0], total_decay, t_sum),
+                    second.advance(s_largest[1], v_largest[1], total_decay, t_sum),
+                ];
+                scales = [first, second];
+                let others = part.take(to_keys);
+                let h_f = [0, 1].map(|index| part.factors(head, index));
+                let mut y = scaled(v, columns.map(|column| column.y));
+                for index in 0..2 {
+                    for i in 0..4 {
+                        let at_key = (at_keys[index][i] + others[index][i]) * columns[column_of(i)].s_to_y;
+                        y[index][i] = fma(-h_f[index][i % 2], at_key, y[index][i]);
+                    }
+                }
+                let y = Pair::of(y);
+                part.give(to_y, as_quads(&y));
+                let at_queries = project(queries, &rows, &halves);
+                part.give(to_queries, [at_queries[2], at_queries[3]]);
+                (columns, h_f, y, [at_queries[0], at_queries[1]])
+            };
+            // SAFETY: all threads run all chunks. Y: y is complete.
+            unsafe { sync_threads() };
+            // SAFETY: complete by barriers A and Y; all lanes are here.
+            let (d, own, c) = unsafe {
+                let y = Halves::of_tokens(&y, &as_pair(part.take(to_y)));
+                let d = Pair::of(scaled(own_d(head, &rows, &y), columns.map(|column| column.gain)));
+                part.give(to_d, as_quads(&d));
+                (d, own_outputs(head, &rows, &y), [0, 1].map(|index| part.out_factors(head, index)))
+            };
+            wait_for_all_but::<AHEAD>(0);
+            // SAFETY: all threads run all chunks. B: d', sums at queries, the next chunk's keys and v are complete.
+            unsafe { sync_threads() };
+            // SAFETY: the last reads of the tiles lie before this barrier.
+            unsafe { inputs.stage_queries::<AHEAD>() };
+
+            // SAFETY: complete by the barriers; all lanes are here. After the last chunk there are no next keys, nor v, and
+            // what they give is not used.
+            unsafe {
+                let d = Halves::of_tokens(&d, &as_pair(part.take(to_d)));
+                at_keys = update(keys, next_keys, &rows, columns.map(|column| column.decay), &d, &mut s, &mut halves);
+                v = part.own_v(tiles.v.wrapping_add(next_of_queries));
+                (s_largest, v_largest) = (largest_of(&s), largest_finite_of(&v));
+                // The partner has read the last ones before barriers Y and B.
+                part.give(to_keys, [at_keys[2], at_keys[3]]);
+                part.give_largest(s_largest, v_largest);
+            }
+            // SAFETY: complete by barrier B.
+            let others = unsafe { part.take(to_queries) };
+            for index in 0..2 {
+                for i in 0..4 {
+                    let (column, next) = (column_of(i), i % 2);
+                    let at_query = (at_queries[index][i] + others[index][i]) * columns[column].s_inverse;
+                    let value = fma(h_f[index][2 + next], at_query, own[index][i] * columns[column].y_inverse);
+                    let token = 8 * octet(half, index) + next;
+                    let exists = token + 2 * (lane % 4) < tokens as usize;
+                    // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
+                    unsafe {
+                        out.put_if(exists, token * args.out_token_stride + 8 * column, value * c[index][next]);
+                    }
+                }
+            }
+            out = out.offset(CHUNK * args.out_token_stride);
+            tokens = tokens.saturating_sub(CHUNK as u32);
+            (of_keys, of_queries) = (next_of_keys, next_of_queries);
+        }
+        wait::<0>();
+        scale_state(&mut s, scales.map(Scale::inverse));
     }
-    wait::<0>();
 
     if !args.final_state.as_ptr().is_null() {
         let state = args.final_state.offset(value_head * args.state_head_stride);
-        let inverse = power_of_two(-range.exponent);
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone has them.
-                unsafe { state.put(state_index(&args, first_column, lane, octet, i), s[octet][i] * inverse) };
+                unsafe { state.put(part.state_index(first_column, octet, i), s[octet][i]) };
             }
         }
     }
 }
 
-const _: () = assert!(COLUMNS_PER_WARP == 16 && ROW_STEPS == 8 && TOKEN_OCTETS == 4 && TOKEN_STEPS == 2);
+/// Waits for the groups of copies but for those of chunks further ahead, and `more`, which is 0 or 1.
+#[inline(always)]
+fn wait_for_all_but<const AHEAD: usize>(more: usize) {
+    match 2 * (AHEAD - 1) + more {
+        0 => wait::<0>(),
+        1 => wait::<1>(),
+        2 => wait::<2>(),
+        _ => wait::<3>(),
+    }
+}
+
+const _: () = assert!(2 * SHARED_BYTES.len() - 1 == 3, "every number of groups has a wait");

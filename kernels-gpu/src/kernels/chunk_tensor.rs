@@ -21,24 +21,33 @@ use crate::shape::HEAD_DIM;
 use cuda_std::warp::warp_max;
 use cuda_std::{Global, GlobalMut};
 
+/// Writes a loop out, since what it indexes is in registers.
+macro_rules! for_each {
+    ($index:ident in [$($value:literal)*] $body:block) => { $( { const $index: usize = $value; $body } )* };
+}
+
+pub(crate) use for_each;
+
 /// Floats of a matrix of a chunk's keys or queries in 16 bits.
 pub const KEY_MATRIX: usize = CHUNK * HEAD_DIM / 2;
 /// Floats of a chunk's keys and queries: high and low parts of keys, then of queries.
 pub const KEY_FLOATS: usize = 4 * KEY_MATRIX;
 
-/// Floats of a matrix of a chunk's tokens against its tokens in 16 bits.
-pub const TOKEN_MATRIX: usize = CHUNK * CHUNK / 2;
+/// Floats of a matrix of a chunk's tokens against its tokens in 16 bits: its upper right quarter is zero and left out.
+pub const TOKEN_MATRIX: usize = 3 * CHUNK * CHUNK / 8;
 /// Where, in a value head's part, h and f of tokens 2 n and 2 n + 1 are: after high and low parts of T and of P.
 pub const FACTORS: usize = 4 * TOKEN_MATRIX;
 /// Where c is.
 pub const OUT_FACTORS: usize = FACTORS + 2 * CHUNK;
-/// Where e^(G_last) is.
+/// Where e^(G_last) is, and after it the sums of the magnitudes of T's entries, of its first and of its last 16 tokens.
 pub const TOTAL_DECAY: usize = OUT_FACTORS + CHUNK;
 /// Floats of a value head's part.
 pub const HEAD_FLOATS: usize = TOTAL_DECAY + 4;
 
-/// T is stored so much larger.
-pub const T_SCALE: f32 = (1 << 12) as f32;
+/// T is stored 2^12 times as large.
+pub const T_SCALE_EXPONENT: i32 = 12;
+/// That as a number.
+pub const T_SCALE: f32 = (1 << T_SCALE_EXPONENT) as f32;
 /// P is so much larger than of the scaled queries, and so is f.
 pub const P_SCALE: f32 = (1 << 10) as f32;
 /// What an entry of T or P may be as it is stored.
@@ -52,11 +61,16 @@ pub const fn key_piece(token: usize, piece: usize) -> usize {
     token * (HEAD_DIM / 2) + 4 * (piece ^ (token % 8))
 }
 
-/// Where eight entries from `8 piece` on of a row of T or P are, in floats; banks as in [`key_piece`].
+/// Where eight entries from `8 piece` on of a row of T or P are, in floats: piece by piece, each for all of its tokens, the
+/// later two pieces for the later half of the tokens. Neighbouring tokens' pieces are neighbours.
 #[inline(always)]
 #[must_use]
 pub const fn token_piece(token: usize, piece: usize) -> usize {
-    token * (CHUNK / 2) + 4 * (piece ^ (token / 2 % 4))
+    if piece < 2 {
+        4 * (piece * CHUNK + token)
+    } else {
+        4 * (2 * CHUNK + (piece - 2) * (CHUNK / 2) + token - CHUNK / 2)
+    }
 }
 
 /// Floats before the keys: two marks for each value head and chunk.
@@ -172,8 +186,10 @@ mod tests {
     fn layouts_are_permutations_without_bank_conflicts() {
         let mut keys: Vec<usize> =
             (0..CHUNK).flat_map(|token| (0..HEAD_DIM / 8).map(move |piece| key_piece(token, piece))).collect();
-        let mut tokens: Vec<usize> =
-            (0..CHUNK).flat_map(|token| (0..CHUNK / 8).map(move |piece| token_piece(token, piece))).collect();
+        let mut tokens: Vec<usize> = (0..CHUNK)
+            .flat_map(|token| (0..2 + token / (CHUNK / 2) * 2).map(move |piece| token_piece(token, piece)))
+            .collect();
+        assert_eq!(4 * tokens.len(), TOKEN_MATRIX);
         for indices in [&mut keys, &mut tokens] {
             indices.sort_unstable();
             assert!(indices.iter().enumerate().all(|(place, &index)| index == 4 * place));

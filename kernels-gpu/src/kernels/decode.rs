@@ -29,7 +29,7 @@ use crate::shape::key_head;
 use cuda_std::memory::Quad;
 use cuda_std::{Global, GlobalMut};
 use gates::Gates;
-use inputs::{Inputs, Query, Token, key_or_query};
+use inputs::{Inputs, Token, key_or_query};
 use sequence::{Sequence, checkpoint_pool, final_pool, initial_pool};
 
 pub use super::slices::{THREADS, grid};
@@ -147,7 +147,7 @@ cuda_std::arguments! {
         pub norm_eps: f32,
         /// Multiplies the sigmoid of raw gates: 1, or 2 to allow negative eigenvalues.
         pub beta_factor: f32,
-        /// Sequences.
+        /// Sequences; blocks of a larger grid do nothing.
         pub sequences: u32,
         /// Tokens of each sequence; with `cu_seqlens`, rows of the token axis, which no sequence passes.
         pub tokens: u32,
@@ -167,7 +167,7 @@ cuda_std::arguments! {
         pub out_element: u32,
         /// [`NORM_NONE`] or [`NORM_L2`].
         pub norm: u32,
-        /// [`GATES_LOG`], [`GATES_A_LOG`] or [`GATES_NEGATIVE_EXP`].
+        /// [`GATES_LOG`], [`GATES_LINEAR`], [`GATES_A_LOG`] or [`GATES_NEGATIVE_EXP`].
         pub gates: u32,
         /// Width of `state_indices`: `slots::INDEX_32` or `slots::INDEX_64`.
         pub state_index: u32,
@@ -195,6 +195,8 @@ pub const GATES_LOG: u32 = 0;
 pub const GATES_A_LOG: u32 = 1;
 /// `gates`: raw, and `a_log` holds `-exp(a_log)` already.
 pub const GATES_NEGATIVE_EXP: u32 = 2;
+/// `gates`: g is the forget gate itself, beta the write strength.
+pub const GATES_LINEAR: u32 = 3;
 
 /// Where a thread's outputs go.
 struct Output {
@@ -234,18 +236,22 @@ impl Output {
 #[inline(always)]
 pub unsafe fn run(args: Args) {
     let role = Role::here(args.num_key_heads * args.values_per_key);
+    if role.state >= args.sequences as usize {
+        return;
+    }
     let key_head = key_head(role.value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
     let value_head = role.value_head as usize;
-    // SAFETY: the grid has blocks for so many sequences.
+    // SAFETY: there are so many sequences.
     let sequence = unsafe { Sequence::of(&args, role.state) };
 
     let mut inputs = Inputs::first(&args, &sequence, key_head, role);
-    let (mut next, mut q) = (Token::default(), Query::default());
+    let mut next = Token::default();
     if sequence.tokens > 0 {
         // SAFETY: there is a first token.
-        (next, q) = unsafe { (inputs.read(&args), inputs.read_query(&args)) };
+        next = unsafe { inputs.read(&args) };
     }
-
+    // SAFETY: value_head is one of the heads.
+    let gates = unsafe { Gates::of(&args, value_head) };
     let out = Output::new(&args, &sequence, role);
     if sequence.slot == PADDING {
         for token in 0..sequence.tokens {
@@ -262,14 +268,10 @@ pub unsafe fn run(args: Args) {
         // SAFETY: the slot is one of the pool's. Owner: this thread alone writes its part of it, below.
         s = unsafe { load(state, &pool, role) };
     }
-    // SAFETY: value_head is one of the heads.
-    let gates = unsafe { Gates::of(&args, value_head) };
     for token in 0..sequence.tokens {
         let current = next;
-        if token > 0 {
-            // SAFETY: it is the token's turn.
-            q = unsafe { inputs.read_query(&args) };
-        }
+        // SAFETY: it is the token's turn.
+        let q = unsafe { inputs.read_query(&args) };
         if sequence.tokens - token > 1 {
             // SAFETY: the token exists.
             next = unsafe { inputs.read(&args) };

@@ -1,6 +1,7 @@
 //! The kernels, one file each, and the mathematics that several of them share.
 pub mod chunk;
 pub mod chunk_fallback;
+pub mod chunk_head;
 pub mod chunk_prep;
 pub mod chunk_prep_tensor;
 pub mod chunk_scan;
@@ -15,4 +16,5 @@ pub mod recurrent_by_column;
 pub mod recurrent_by_key_head;
 pub mod slices;
 pub mod slots;
+pub mod tensor_probe;
 pub mod upload;

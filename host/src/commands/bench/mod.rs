@@ -13,10 +13,10 @@
 #![forbid(unsafe_code)]
 mod agreement;
 mod bed;
-mod circumstances;
+pub mod circumstances;
 mod measure;
 mod plot;
-mod record;
+pub mod record;
 mod report;
 mod statistics;
 mod text;
@@ -54,7 +54,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<Verdict> {
     tokens.dedup();
     require_memory(&heads, &tokens)?;
     let multiprocessors = multiprocessors(&arguments.multiprocessors, machine.gpu().ok())?;
-    let chosen = choose(&machine.offers(), &arguments.on, &arguments.paths)?;
+    let chosen = choose(&machine.offers(), &arguments.on, &arguments.named.path)?;
     let request = Request {
         heads,
         tokens,
@@ -92,6 +92,8 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<Verdict> {
         rows: found.rows,
         seconds: started.elapsed().as_secs_f64(),
     };
+    let ran: Vec<Path> = report.rows.iter().map(|row| row.path).collect();
+    paths::require_ran(&arguments.named.path, &ran, &report.skipped)?;
     ensure!(!report.rows.is_empty(), "nothing was measured{}", text::left_out(&report.skipped));
     if let Some(folder) = &arguments.record {
         record::write(folder, &report)?;
@@ -114,24 +116,17 @@ struct Chosen {
 /// Who is measured: the backends asked for or else the GPU, without one the CPU; of their paths those that are named.
 ///
 /// # Errors
-/// If a backend asked for cannot run or cannot be measured, or a name fits no path.
-fn choose(offers: &[Offer], on: &[Backend], names: &[String]) -> anyhow::Result<Chosen> {
+/// If a backend asked for cannot run or cannot be measured, or a name is that of no path that can.
+fn choose(offers: &[Offer], on: &[Backend], named: &[String]) -> anyhow::Result<Chosen> {
     ensure!(!on.contains(&Backend::Emulator), "--on emulator: its time says nothing about a GPU's");
-    for name in names {
-        let known = || Path::all().into_iter().filter(|path| path.backend() != Backend::Emulator);
-        if !known().any(|path| path.to_string().contains(name)) {
-            let known: Vec<String> = known().map(|path| path.to_string()).collect();
-            bail!("--paths {name}: the paths are {}", known.join(", "));
-        }
-    }
+    let measured: Vec<Offer> =
+        offers.iter().filter(|offer| offer.path.backend() != Backend::Emulator).cloned().collect();
     let gpu = offers.iter().any(|offer| offer.path.backend() == Backend::Cuda && offer.unavailable.is_none());
     let mut chosen = Chosen { paths: Vec::new(), left_out: Vec::new() };
-    for Offer { path, unavailable } in paths::choose(offers, on)? {
-        let named = names.is_empty() || names.iter().any(|name| path.to_string().contains(name));
+    for Offer { path, unavailable } in paths::choose(&measured, on, named)? {
         match unavailable {
-            _ if path.backend() == Backend::Emulator || !named => {}
             Some(reason) => chosen.left_out.push((path, reason)),
-            None if gpu && on.is_empty() && path.backend() == Backend::Cpu => {
+            None if gpu && on.is_empty() && named.is_empty() && path.backend() == Backend::Cpu => {
                 chosen.left_out.push((path, "there is a GPU; --on cuda,cpu measures both".to_owned()));
             }
             None => chosen.paths.push(path),
@@ -215,11 +210,14 @@ mod tests {
 
     #[test]
     fn paths_are_chosen_by_name() {
-        let chosen = choose(&offers(true), &[], &names(&["by_column"])).unwrap();
+        let chosen = choose(&offers(true), &[], &names(&["recurrent_by_column"])).unwrap();
         assert_eq!(chosen.paths, [Path::Cuda(Kernel::RecurrentByColumn)]);
+        let chosen = choose(&offers(true), &[], &names(&["chunked"])).unwrap();
+        assert_eq!(chosen.paths, [Path::Cuda(Kernel::Chunked), Path::Cpu(cpu::Path::Chunked)]);
         let error = choose(&offers(true), &[], &names(&["by_row"])).unwrap_err().to_string();
         assert!(error.contains("cuda recurrent_by_key_head") && error.contains("cpu"), "{error}");
-        let error = choose(&offers(false), &[], &names(&["by_column"])).unwrap_err().to_string();
+        assert!(choose(&offers(true), &[], &names(&["emulator"])).is_err(), "its time says nothing");
+        let error = choose(&offers(false), &[], &names(&["recurrent_by_column"])).unwrap_err().to_string();
         assert!(error.contains("no driver"), "{error}");
     }
 

@@ -32,7 +32,7 @@ pub fn write(folder: &Path, report: &Report) -> anyhow::Result<()> {
 }
 
 /// Writes beside the place and renames.
-fn put(folder: &Path, name: &str, content: &str) -> anyhow::Result<()> {
+pub fn put(folder: &Path, name: &str, content: &str) -> anyhow::Result<()> {
     let beside = folder.join(format!("{name}.{}.partial", std::process::id()));
     let written = fs::write(&beside, content).and_then(|()| fs::rename(&beside, folder.join(name)));
     if written.is_err() {

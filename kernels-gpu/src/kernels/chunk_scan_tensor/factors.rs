@@ -1,78 +1,87 @@
 //! What a lane has of the state and of sums, and the halves that tensor cores multiply.
+use super::ROWS_PER_WARP;
 use crate::kernels::chunk::CHUNK;
-use crate::shape::HEAD_DIM;
+use crate::kernels::chunk_tensor::for_each;
 use cuda_std::float::split_f16x2;
 
-/// Groups of eight rows of a state, of eight tokens of a chunk.
-pub const ROW_OCTETS: usize = HEAD_DIM / 8;
+/// Groups of eight rows of a warp's part of the state, of eight tokens of a chunk.
+pub const ROW_OCTETS: usize = ROWS_PER_WARP / 8;
 pub const TOKEN_OCTETS: usize = CHUNK / 8;
 /// Steps of sixteen.
-pub const ROW_STEPS: usize = HEAD_DIM / 16;
+pub const ROW_STEPS: usize = ROWS_PER_WARP / 16;
 pub const TOKEN_STEPS: usize = CHUNK / 16;
 
 /// A lane's part of a matrix of 16 columns by 8 rows or tokens.
 pub type Sums = [f32; 4];
+/// Of the two octets of tokens that a warp makes itself, one of the first and one of the last 16.
+pub type Own = [Sums; 2];
 /// A lane's part of 16 columns by 16 rows or tokens in 16 bits.
 pub type Factor = [u32; 4];
 /// The lane's part of the state.
 pub type State = [Sums; ROW_OCTETS];
+/// Something of each of the lane's two columns.
+pub type Columns<T> = [T; 2];
 
-/// Writes a loop out, since what it indexes is in registers.
-macro_rules! for_each {
-    ($index:ident in [$($value:literal)*] $body:block) => { $( { const $index: usize = $value; $body } )* };
-}
-
-/// Two parts of two octets, as the left factors of a product over their sixteen rows or tokens.
+/// Which of its two columns the lane's element `i` of `Sums` is of.
 #[inline(always)]
-pub fn split(octets: [Sums; 2]) -> (Factor, Factor) {
-    let (mut high, mut low) = ([0; 4], [0; 4]);
-    for part in 0..4 {
-        let octet = octets[part / 2];
-        (high[part], low[part]) = split_f16x2(octet[part % 2 * 2], octet[part % 2 * 2 + 1]);
-    }
-    (high, low)
+pub const fn column_of(i: usize) -> usize {
+    i / 2
 }
 
-/// The lane's part of the state in 16 bits, as products take it.
+/// Scales each of two octets' columns by its factor.
+#[inline(always)]
+pub fn scaled(octets: Own, factors: Columns<f32>) -> Own {
+    octets.map(|sums| [0, 1, 2, 3].map(|i| sums[i] * factors[column_of(i)]))
+}
+
+/// Two octets in 16 bits.
 #[derive(Clone, Copy)]
-pub struct Halves {
-    pub high: [Factor; ROW_STEPS],
-    pub low: [Factor; ROW_STEPS],
+pub struct Pair {
+    /// [both columns of the first octet, of the second]
+    pub high: Factor,
+    pub low: Factor,
 }
 
-impl Halves {
-    pub const ZERO: Self = Self { high: [[0; 4]; ROW_STEPS], low: [[0; 4]; ROW_STEPS] };
+impl Pair {
+    #[inline(always)]
+    pub fn of(octets: Own) -> Self {
+        let (mut high, mut low) = ([0; 4], [0; 4]);
+        for part in 0..4 {
+            let octet = octets[part / 2];
+            (high[part], low[part]) = split_f16x2(octet[part % 2 * 2], octet[part % 2 * 2 + 1]);
+        }
+        Self { high, low }
+    }
+}
 
+/// The lane's part of `STEPS` times sixteen rows or tokens in 16 bits, as products take it.
+#[derive(Clone, Copy)]
+pub struct Halves<const STEPS: usize> {
+    pub high: [Factor; STEPS],
+    pub low: [Factor; STEPS],
+}
+
+impl Halves<ROW_STEPS> {
     #[inline(always)]
     pub fn of(s: &State) -> Self {
-        let mut halves = Self::ZERO;
-        for_each!(STEP in [0 1 2 3 4 5 6 7] {
-            (halves.high[STEP], halves.low[STEP]) = split([s[2 * STEP], s[2 * STEP + 1]]);
+        let mut halves = Self { high: [[0; 4]; ROW_STEPS], low: [[0; 4]; ROW_STEPS] };
+        for_each!(STEP in [0 1 2 3] {
+            halves.set(STEP, Pair::of([s[2 * STEP], s[2 * STEP + 1]]));
         });
         halves
     }
-}
 
-/// The larger products apart from the smaller ones.
-#[derive(Clone, Copy)]
-pub struct Apart {
-    pub large: Sums,
-    pub small: Sums,
-}
-
-impl Apart {
-    pub const ZERO: Self = Self { large: [0.0; 4], small: [0.0; 4] };
-}
-
-#[inline(always)]
-pub fn totals(sums: &[Apart; TOKEN_OCTETS]) -> [Sums; TOKEN_OCTETS] {
-    let mut totals = [[0.0; 4]; TOKEN_OCTETS];
-    for octet in 0..TOKEN_OCTETS {
-        for i in 0..4 {
-            totals[octet][i] = sums[octet].large[i] + sums[octet].small[i];
-        }
+    #[inline(always)]
+    pub fn set(&mut self, step: usize, pair: Pair) {
+        (self.high[step], self.low[step]) = (pair.high, pair.low);
     }
-    totals
 }
 
-pub(super) use for_each;
+impl Halves<TOKEN_STEPS> {
+    /// From the warp's octets and its partner's, in each step the own one first.
+    #[inline(always)]
+    pub fn of_tokens(own: &Pair, other: &Pair) -> Self {
+        let steps = |own: Factor, other: Factor| [0, 2].map(|i| [own[i], own[i + 1], other[i], other[i + 1]]);
+        Self { high: steps(own.high, other.high), low: steps(own.low, other.low) }
+    }
+}

@@ -1,196 +1,229 @@
 //! The products of the scan on tensor cores. Columns of the state are rows of the left factors, so that sums are left factors
 //! of the next product without an exchange.
-use super::factors::{Apart, Factor, Halves, State, Sums, TOKEN_OCTETS, TOKEN_STEPS, for_each, split, totals};
-use crate::kernels::chunk::CHUNK;
-use crate::kernels::chunk_tensor::{HEAD_FLOATS, KEY_FLOATS, KEY_MATRIX, TOKEN_MATRIX, key_piece, token_piece};
+use super::factors::{Factor, Halves, Own, Pair, ROW_STEPS, State, Sums, TOKEN_OCTETS, TOKEN_STEPS, column_of};
+use super::{HeadTile, KeyTile, ROWS_PER_WARP};
+use crate::kernels::chunk_tensor::{KEY_MATRIX, TOKEN_MATRIX, for_each, key_piece, token_piece};
 use crate::shape::HEAD_DIM;
-use cuda_std::Tile;
 use cuda_std::float::fma;
 use cuda_std::tensor::{MatrixRow, load_matrix_x4, load_matrix_x4_transposed, mma_16x8x16};
 
-/// Where the lane's rows of matrices are in shared memory, in floats from their tile's start. The four steps after which a
-/// swizzle repeats have their own.
+/// Floats of a token's key or query.
+const KEY_ROW: usize = HEAD_DIM / 2;
+
+/// The chunk's octet of tokens that a warp of this half has at `index`: 0 and 1 are those that it makes itself, one of the
+/// first and one of the last 16 tokens, which T and P make unequally long; 2 and 3 are the other half's.
+#[inline(always)]
+pub const fn octet(half: usize, index: usize) -> usize {
+    let half = if index < 2 { half } else { 1 - half };
+    if index % 2 == 0 { half } else { 3 - half }
+}
+
+/// Where the lane's rows of matrices are in shared memory, in floats from their tile's start. Tokens stand in the warp's own
+/// order of octets.
 pub struct Rows {
-    /// [step % 4], of 16 tokens by 16 rows
-    pub keys: [usize; 4],
+    /// [step] of 16 of the warp's rows, of the tokens of `tokens`.
+    steps: [usize; ROW_STEPS],
     /// The same for the transposed load. A factor's two parts must be neighbours, or they have to be moved.
-    pub keys_transposed: [usize; 4],
-    /// Of 8 tokens by 32 tokens.
-    pub tokens: usize,
+    steps_transposed: [usize; ROW_STEPS],
+    /// [own, other octets]
+    tokens: [usize; 2],
+    /// [first, last 16 tokens], the own octet first.
+    tokens_transposed: [usize; TOKEN_STEPS],
+    /// Both parts of the first own octet's row of T; one part of the second one's.
+    narrow: usize,
+    wide: usize,
 }
 
 impl Rows {
     #[inline(always)]
-    pub fn of(lane: usize) -> Self {
+    pub fn of(lane: usize, half: usize) -> Self {
         let (row, matrix) = (lane % 8, lane / 8);
+        let first_piece = half * (ROWS_PER_WARP / 8);
+        let token = |index: usize| (8 * octet(half, index) + row) * KEY_ROW;
+        // The swizzle depends on a token's place in its octet alone.
+        let piece = |piece: usize| key_piece(row, first_piece + piece) - row * KEY_ROW;
+        // Which octets of T's columns are first: own, other of the first 16 tokens, own, other of the last.
+        let column = octet(half, matrix / 2 + matrix % 2 * 2);
         Self {
-            keys: [0, 1, 2, 3].map(|step| key_piece(row + 8 * (matrix / 2), 2 * step + matrix % 2)),
-            keys_transposed: [0, 1, 2, 3].map(|step| key_piece(row + 8 * (matrix % 2), 2 * step + matrix / 2)),
-            tokens: token_piece(row, matrix),
+            steps: [0, 1, 2, 3].map(|step| piece(2 * step + matrix % 2)),
+            steps_transposed: [0, 1, 2, 3].map(|step| piece(2 * step + matrix / 2)),
+            tokens: [token(matrix / 2), token(2 + matrix / 2)],
+            tokens_transposed: [token(matrix % 2 * 2), token(1 + matrix % 2 * 2)],
+            narrow: token_piece(8 * octet(half, 0) + row, octet(half, matrix % 2 * 2)) + matrix / 2 * TOKEN_MATRIX,
+            wide: token_piece(8 * octet(half, 1) + row, column),
         }
     }
 }
 
-/// Floats from a key's first eight pieces to the others, and over 16 tokens.
-pub const HALF_KEY: usize = 32;
-pub const KEY_STEP: usize = 16 * HEAD_DIM / 2;
-
-/// Adds 16 rows' part of `s^T` times 32 keys or queries, which are at `first` in the stage's keys.
+/// Adds 16 rows' part of `s^T` times 32 keys or queries. The small products first.
 ///
 /// # Safety
-/// Keys are complete; all lanes of the warp are here; `step < ROW_STEPS`.
+/// Keys are complete; all lanes of the warp are here.
 #[inline(always)]
-pub unsafe fn project_step(
-    keys: *mut Tile<KEY_FLOATS>,
+unsafe fn project_step<const STEP: usize>(
+    keys: *mut KeyTile,
     rows: &Rows,
-    first: usize,
-    step: usize,
-    s: &Halves,
-    sums: &mut [Apart; TOKEN_OCTETS],
+    s: &Halves<ROW_STEPS>,
+    sums: &mut [Sums; TOKEN_OCTETS],
 ) {
-    let row = MatrixRow::of(keys, rows.keys[step % 4]).offset(first + step / 4 * HALF_KEY);
-    let (high, low) = (s.high[step], s.low[step]);
+    let (high, low) = (s.high[STEP], s.low[STEP]);
+    let row = rows.tokens.map(|tokens| MatrixRow::of(keys, tokens + rows.steps[STEP]));
     // SAFETY: bounds: by `key_piece`, of two matrices. Barrier: by the caller; all lanes are here.
     unsafe {
-        let x_high = [load_matrix_x4(row), load_matrix_x4(row.offset(KEY_STEP))];
-        let x_low = [load_matrix_x4(row.offset(KEY_MATRIX)), load_matrix_x4(row.offset(KEY_MATRIX + KEY_STEP))];
+        let x_high = row.map(|row| load_matrix_x4(row));
+        let x_low = row.map(|row| load_matrix_x4(row.offset(KEY_MATRIX)));
         let of = |x: &[Factor; 2], octet: usize| {
             let x = x[octet / 2];
             [x[octet % 2 * 2], x[octet % 2 * 2 + 1]]
         };
         for octet in 0..TOKEN_OCTETS {
-            sums[octet].small = mma_16x8x16(sums[octet].small, low, of(&x_high, octet));
+            sums[octet] = mma_16x8x16(sums[octet], low, of(&x_high, octet));
         }
         for octet in 0..TOKEN_OCTETS {
-            sums[octet].large = mma_16x8x16(sums[octet].large, high, of(&x_high, octet));
+            sums[octet] = mma_16x8x16(sums[octet], high, of(&x_low, octet));
         }
         for octet in 0..TOKEN_OCTETS {
-            sums[octet].small = mma_16x8x16(sums[octet].small, high, of(&x_low, octet));
+            sums[octet] = mma_16x8x16(sums[octet], high, of(&x_high, octet));
         }
     }
 }
 
-/// `s^T` times 32 keys or queries, which are at `first` in the stage's keys.
+/// `s^T` times 32 keys or queries, over the warp's rows: of the own and the other octets.
 ///
 /// # Safety
 /// Keys are complete; all lanes of the warp are here.
 #[inline(always)]
-pub unsafe fn project(keys: *mut Tile<KEY_FLOATS>, rows: &Rows, first: usize, s: &Halves) -> [Sums; TOKEN_OCTETS] {
-    let mut sums = [Apart::ZERO; TOKEN_OCTETS];
-    for_each!(STEP in [0 1 2 3 4 5 6 7] {
+pub unsafe fn project(keys: *mut KeyTile, rows: &Rows, s: &Halves<ROW_STEPS>) -> [Sums; TOKEN_OCTETS] {
+    let mut sums = [[0.0; 4]; TOKEN_OCTETS];
+    for_each!(STEP in [0 1 2 3] {
         // SAFETY: by the caller.
-        unsafe { project_step(keys, rows, first, STEP, s, &mut sums) };
-    });
-    totals(&sums)
-}
-
-/// Adds `y^T` times the transpose of T or P, which is at `first` in the value head's part.
-///
-/// # Safety
-/// As [`project`].
-#[inline(always)]
-pub unsafe fn solve(
-    head: *mut Tile<HEAD_FLOATS>,
-    rows: &Rows,
-    first: usize,
-    high: &[Factor; TOKEN_STEPS],
-    low: &[Factor; TOKEN_STEPS],
-    mut sums: [Sums; TOKEN_OCTETS],
-) -> [Sums; TOKEN_OCTETS] {
-    let row = MatrixRow::of(head, rows.tokens).offset(first);
-    for_each!(OCTET in [0 1 2 3] {
-        let row = row.offset(OCTET * 8 * CHUNK / 2);
-        // Later tokens give nothing.
-        let steps = OCTET / 2 + 1;
-        // SAFETY: bounds: by `token_piece`, of two matrices. Barrier: by the caller; all lanes are here.
-        unsafe {
-            let (x_high, x_low) = (load_matrix_x4(row), load_matrix_x4(row.offset(TOKEN_MATRIX)));
-            let of = |x: Factor, step: usize| [x[2 * step], x[2 * step + 1]];
-            let mut sum = sums[OCTET];
-            for step in 0..steps {
-                sum = mma_16x8x16(sum, low[step], of(x_high, step));
-            }
-            for step in 0..steps {
-                sum = mma_16x8x16(sum, high[step], of(x_low, step));
-            }
-            for step in 0..steps {
-                sum = mma_16x8x16(sum, high[step], of(x_high, step));
-            }
-            sums[OCTET] = sum;
-        }
+        unsafe { project_step::<STEP>(keys, rows, s, &mut sums) };
     });
     sums
 }
 
-/// `d^T k` for 16 rows.
+/// `y^T` times the transpose of the own octets' rows of T, or of P, which is at `first` in the value head's part.
+///
+/// # Safety
+/// The part is complete; all lanes of the warp are here.
+#[inline(always)]
+unsafe fn solve(head: *mut HeadTile, first: usize, rows: &Rows, y: &Halves<TOKEN_STEPS>) -> Own {
+    let (narrow, wide) = (MatrixRow::of(head, first + rows.narrow), MatrixRow::of(head, first + rows.wide));
+    let mut sums = [[0.0; 4]; 2];
+    // SAFETY: bounds: by `token_piece`, of two matrices. Barrier: by the caller; all lanes are here.
+    unsafe {
+        let (x_high, x_low) = (load_matrix_x4(wide), load_matrix_x4(wide.offset(TOKEN_MATRIX)));
+        let x = load_matrix_x4(narrow);
+        let of = |x: Factor, step: usize| [x[2 * step], x[2 * step + 1]];
+        // The first 16 tokens have nothing of the last ones.
+        sums[1] = mma_16x8x16(sums[1], y.low[0], of(x_high, 0));
+        sums[0] = mma_16x8x16(sums[0], y.low[0], of(x, 0));
+        sums[1] = mma_16x8x16(sums[1], y.low[1], of(x_high, 1));
+        sums[0] = mma_16x8x16(sums[0], y.high[0], of(x, 1));
+        sums[1] = mma_16x8x16(sums[1], y.high[0], of(x_low, 0));
+        sums[0] = mma_16x8x16(sums[0], y.high[0], of(x, 0));
+        sums[1] = mma_16x8x16(sums[1], y.high[1], of(x_low, 1));
+        sums[1] = mma_16x8x16(sums[1], y.high[0], of(x_high, 0));
+        sums[1] = mma_16x8x16(sums[1], y.high[1], of(x_high, 1));
+    }
+    sums
+}
+
+/// d of the own octets, times T's scale.
+///
+/// # Safety
+/// T is complete; all lanes of the warp are here.
+#[inline(always)]
+pub unsafe fn own_d(head: *mut HeadTile, rows: &Rows, y: &Halves<TOKEN_STEPS>) -> Own {
+    // SAFETY: by the caller.
+    unsafe { solve(head, 0, rows, y) }
+}
+
+/// What y gives the own octets' outputs.
+///
+/// # Safety
+/// P is complete; all lanes of the warp are here.
+#[inline(always)]
+pub unsafe fn own_outputs(head: *mut HeadTile, rows: &Rows, y: &Halves<TOKEN_STEPS>) -> Own {
+    // SAFETY: by the caller.
+    unsafe { solve(head, 2 * TOKEN_MATRIX, rows, y) }
+}
+
+/// `d^T k` for 16 of the warp's rows.
 ///
 /// # Safety
 /// As [`project_step`].
 #[inline(always)]
-pub unsafe fn gain(
-    keys: *mut Tile<KEY_FLOATS>,
-    rows: &Rows,
-    step: usize,
-    high: &[Factor; TOKEN_STEPS],
-    low: &[Factor; TOKEN_STEPS],
-) -> [Sums; 2] {
-    let row = MatrixRow::of(keys, rows.keys_transposed[step % 4]).offset(step / 4 * HALF_KEY);
+unsafe fn gain<const STEP: usize>(keys: *mut KeyTile, rows: &Rows, d: &Halves<TOKEN_STEPS>) -> [Sums; 2] {
+    let row = rows.tokens_transposed.map(|tokens| MatrixRow::of(keys, tokens + rows.steps_transposed[STEP]));
+    let mut sums = [[0.0; 4]; 2];
     // SAFETY: bounds: by `key_piece`, of two matrices. Barrier: by the caller; all lanes are here.
     unsafe {
-        let x_high = [load_matrix_x4_transposed(row), load_matrix_x4_transposed(row.offset(KEY_STEP))];
-        let low_row = row.offset(KEY_MATRIX);
-        let x_low = [load_matrix_x4_transposed(low_row), load_matrix_x4_transposed(low_row.offset(KEY_STEP))];
+        let x_high = row.map(|row| load_matrix_x4_transposed(row));
+        let x_low = row.map(|row| load_matrix_x4_transposed(row.offset(KEY_MATRIX)));
         let of = |x: Factor, octet: usize| [x[2 * octet], x[2 * octet + 1]];
-        let mut sums = [[0.0; 4]; 2];
         for tokens in 0..TOKEN_STEPS {
             for octet in 0..2 {
-                sums[octet] = mma_16x8x16(sums[octet], low[tokens], of(x_high[tokens], octet));
+                sums[octet] = mma_16x8x16(sums[octet], d.low[tokens], of(x_high[tokens], octet));
+            }
+            for octet in 0..2 {
+                sums[octet] = mma_16x8x16(sums[octet], d.high[tokens], of(x_low[tokens], octet));
             }
         }
         for tokens in 0..TOKEN_STEPS {
             for octet in 0..2 {
-                sums[octet] = mma_16x8x16(sums[octet], high[tokens], of(x_low[tokens], octet));
+                sums[octet] = mma_16x8x16(sums[octet], d.high[tokens], of(x_high[tokens], octet));
             }
         }
-        for tokens in 0..TOKEN_STEPS {
-            for octet in 0..2 {
-                sums[octet] = mma_16x8x16(sums[octet], high[tokens], of(x_high[tokens], octet));
-            }
-        }
-        sums
     }
+    sums
 }
 
 /// `s^T <- decay s^T + d^T k`, its halves, and the new s^T times the next chunk's keys: rows as soon as they are new, so that
 /// tensor cores have work while they are made.
 ///
 /// # Safety
-/// As [`project_step`], of both stages' keys.
+/// As [`project_step`], of both tiles of keys.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 pub unsafe fn update(
-    keys: *mut Tile<KEY_FLOATS>,
-    next_keys: *mut Tile<KEY_FLOATS>,
+    keys: *mut KeyTile,
+    next_keys: *mut KeyTile,
     rows: &Rows,
-    decay: f32,
-    high: &[Factor; TOKEN_STEPS],
-    low: &[Factor; TOKEN_STEPS],
+    decay: [f32; 2],
+    d: &Halves<TOKEN_STEPS>,
     s: &mut State,
-    halves: &mut Halves,
+    halves: &mut Halves<ROW_STEPS>,
 ) -> [Sums; TOKEN_OCTETS] {
-    let mut sums = [Apart::ZERO; TOKEN_OCTETS];
-    for_each!(STEP in [0 1 2 3 4 5 6 7] {
+    let mut sums = [[0.0; 4]; TOKEN_OCTETS];
+    for_each!(STEP in [0 1 2 3] {
         // SAFETY: by the caller.
-        let gained = unsafe { gain(keys, rows, STEP, high, low) };
+        let gained = unsafe { gain::<STEP>(keys, rows, d) };
         for octet in 0..2 {
             for i in 0..4 {
                 let value = &mut s[2 * STEP + octet][i];
-                *value = fma(*value, decay, gained[octet][i]);
+                *value = fma(*value, decay[column_of(i)], gained[octet][i]);
             }
         }
-        (halves.high[STEP], halves.low[STEP]) = split([s[2 * STEP], s[2 * STEP + 1]]);
+        halves.set(STEP, Pair::of([s[2 * STEP], s[2 * STEP + 1]]));
         // SAFETY: by the caller.
-        unsafe { project_step(next_keys, rows, 0, STEP, halves, &mut sums) };
+        unsafe { project_step::<STEP>(next_keys, rows, halves, &mut sums) };
     });
-    totals(&sums)
+    sums
+}
+
+const _: () = assert!(ROW_STEPS == 4 && TOKEN_STEPS == 2);
+
+#[cfg(test)]
+mod tests {
+    use super::octet;
+
+    #[test]
+    fn each_octet_is_one_halfs_own_and_the_others_other() {
+        for index in 0..2 {
+            assert_eq!(octet(0, 2 + index), octet(1, index));
+            assert_eq!(octet(1, 2 + index), octet(0, index));
+            assert!(octet(0, index) / 2 == index && octet(1, index) / 2 == index);
+        }
+        assert_ne!(octet(0, 0), octet(1, 0));
+    }
 }

@@ -1,9 +1,9 @@
-//! What a token's gates do to the state: from g and beta as they are, or from a and b.
+//! What a token's gates do to the state: from g, or its exponential, and beta as they are, or from a and b.
 //!
-//! Everything here is additions, multiplications, [`fma`], divisions and [`exp`] of that module, so that the emulator gives
-//! the GPU's bits. No step overflows: exponentials are of negative numbers alone.
+//! Everything here is additions, multiplications, [`fma`], divisions and [`exp`], so that the emulator gives the GPU's bits.
+//! No token overflows, since exponentials of its numbers are of negative ones alone.
 use super::super::elements::{Raw, widen};
-use super::{Args, GATES_A_LOG, GATES_LOG};
+use super::{Args, GATES_A_LOG, GATES_LINEAR, GATES_LOG, GATES_NEGATIVE_EXP};
 use cuda_std::float::{exp, fma};
 
 /// The gates of one value head.
@@ -12,8 +12,7 @@ pub struct Gates {
     kind: u32,
     g_element: u32,
     beta_element: u32,
-    /// What softplus is multiplied by.
-    rate: f32,
+    a_log: f32,
     bias: f32,
     beta_factor: f32,
 }
@@ -25,16 +24,13 @@ impl Gates {
     /// Where gates are raw, `a_log` and `dt_bias` have the head.
     #[inline(always)]
     pub unsafe fn of(args: &Args, value_head: usize) -> Self {
-        let (mut rate, mut bias) = (0.0, 0.0);
-        if args.gates != GATES_LOG {
+        let (mut a_log, mut bias) = (0.0, 0.0);
+        if matches!(args.gates, GATES_A_LOG | GATES_NEGATIVE_EXP) {
             // SAFETY: bounds: one number a value head, by the caller; read only.
-            (rate, bias) = unsafe { (args.a_log.at(value_head), args.dt_bias.at(value_head)) };
-            if args.gates == GATES_A_LOG {
-                rate = -exp(rate);
-            }
+            (a_log, bias) = unsafe { (args.a_log.at(value_head), args.dt_bias.at(value_head)) };
         }
         let Args { gates: kind, g_element, beta_element, beta_factor, .. } = *args;
-        Self { kind, g_element, beta_element, rate, bias, beta_factor }
+        Self { kind, g_element, beta_element, a_log, bias, beta_factor }
     }
 
     /// A token's `e^g` and beta.
@@ -43,8 +39,11 @@ impl Gates {
         let (g, beta) = (widen(self.g_element, g), widen(self.beta_element, beta));
         if self.kind == GATES_LOG {
             (exp(g), beta)
+        } else if self.kind == GATES_LINEAR {
+            (g, beta)
         } else {
-            (exp(self.rate * softplus(g + self.bias)), self.beta_factor * sigmoid(beta))
+            let rate = if self.kind == GATES_A_LOG { -exp(self.a_log) } else { self.a_log };
+            (exp(rate * softplus(g + self.bias)), self.beta_factor * sigmoid(beta))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a token brings to a thread: read before it is needed, as it lies in memory, and widened when its turn comes.
 //!
-//! The first token is asked for before the state is. After it, all but the query is read a token ahead: the query is needed
-//! last, so that most of its way is hidden in its own token, and beside the state there are no registers for two of them.
+//! All but the query is read a token ahead, the first token before the state. The query is needed last, so that most of its
+//! way is hidden in its own token; beside the state there are no registers for another.
 use super::super::elements::{Elements, Raw, RawQuad, widen_quads};
 use super::super::recurrence::{QUADS, ROW_GROUPS, Rows, partial_dot};
 use super::super::slices::{Role, sum_over_rows};
@@ -17,9 +17,6 @@ pub struct Token {
     pub g: Raw,
     pub beta: Raw,
 }
-
-/// A query as it lies in memory.
-pub type Query = [RawQuad; QUADS];
 
 /// A thread's inputs from the next token on.
 pub struct Inputs {
@@ -74,7 +71,7 @@ impl Inputs {
     /// # Safety
     /// There is such a token.
     #[inline(always)]
-    pub unsafe fn read_query(&mut self, args: &Args) -> Query {
+    pub unsafe fn read_query(&mut self, args: &Args) -> [RawQuad; QUADS] {
         // SAFETY: bounds: rows below 128 by `Role`, the token exists. Owner: read only.
         let q = unsafe { self.q.quads(4 * ROW_GROUPS) };
         self.q = self.q.offset(args.q_token_stride);

@@ -2,7 +2,7 @@
 use super::super::Collective;
 use super::*;
 use crate::memory::GlobalMut;
-use crate::thread::{sync_threads, thread_idx_x};
+use crate::thread::{clock_cycles, global_nanoseconds, sleep, sync_threads, thread_idx_x};
 use crate::warp::{lane_id, sync_warp, warp_shuffle_idx, warp_shuffle_up, warp_shuffle_xor};
 
 unsafe fn shuffles(out: GlobalMut<f32>) {
@@ -132,4 +132,14 @@ fn an_operand_of_32_is_a_fault() {
     }
     let fault = run_block(32, 0, body, ()).unwrap_err();
     assert!(matches!(fault, Fault::LaneOperand { operand: 32, collective: Collective::ShuffleIndex, .. }), "{fault}");
+}
+
+#[test]
+fn clocks_go_forward() {
+    unsafe fn clocks(_: ()) {
+        let before = (clock_cycles(), global_nanoseconds());
+        sleep::<1_000>();
+        assert!(clock_cycles() >= before.0 + 1_000 && global_nanoseconds() >= before.1 + 1_000);
+    }
+    run_block(32, 0, clocks, ()).unwrap();
 }
