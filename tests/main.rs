@@ -43,5 +43,6 @@ mod pools;
 mod properties;
 mod ptx;
 mod recurrence;
+mod refusals;
 mod sequences;
 mod threads;

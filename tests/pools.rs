@@ -277,6 +277,13 @@ fn copies_keep_bits() {
             let before = target.clone();
             let view = StateView { data: &source.data, layout: from };
             cpu::copy_states(&heads, view, &[1, 0], target.state(), &[0, 2]).unwrap();
+            let mut emulated = Pool::new(heads, to, 3);
+            host::emulated::copy_states(&heads, (view, &[1, 0]), (emulated.state(), &[0, 2]), 1).unwrap();
+            untouched(&target.data, &emulated.data, |_| false).unwrap();
+            let (mut cleared, mut by_cpu) = (emulated.clone(), emulated);
+            host::emulated::zero_states(&heads, cleared.state(), &[2], 2).unwrap();
+            cpu::zero_states(&heads, by_cpu.state(), &[2]).unwrap();
+            untouched(&by_cpu.data, &cleared.data, |_| false).unwrap();
             assert_eq!([target.get(0), target.get(2)], [batch.states[1].clone(), batch.states[0].clone()]);
             only_these_changed(&before, &target, &[0, 2]);
         }

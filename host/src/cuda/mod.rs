@@ -3,6 +3,7 @@ mod call;
 mod device;
 mod error;
 mod hold;
+mod pointers;
 #[cfg(feature = "cli")]
 mod probe;
 mod ptx;
@@ -172,6 +173,9 @@ impl Gdn {
     pub unsafe fn prefill_in(&self, call: &Call<'_>, scratch: Scratch<'_>, stream: Stream) -> Result<Launch> {
         let launch = self.plan(call)?;
         let _current = self.device.current()?;
+        if cfg!(debug_assertions) {
+            pointers::require_here(&call.request(), self.device.ordinal, stream)?;
+        }
         // SAFETY: by the caller.
         let done = unsafe { self.enqueue(call, &launch, scratch, stream) };
         match done {

@@ -10,6 +10,9 @@ use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
 #[cfg(feature = "cli")]
 pub use probe::multiply;
+pub use states::{copy_states, zero_states};
+
+mod states;
 
 /// The card that the emulator passes for: it knows every word of the kernels, and has the shared memory of the smallest
 /// card that they are for.
