@@ -34,6 +34,7 @@ mod faulty_kernels;
 mod gates;
 mod golden;
 mod gpu;
+mod gpu_batches;
 mod gpu_chunked;
 mod indices;
 mod layouts;
