@@ -21,6 +21,7 @@
 //! | `cli_facts` | what a card computes and costs, or that there is none to ask |
 //! | `gpu`, `gpu_chunked` | what only a GPU can show: 2, 9, 10, 14, 31, 51 |
 //! | `mutation`, `faulty_kernels` | that the checks of this suite, and those of the emulator, go red: 55 |
+mod choices;
 mod chunked;
 mod cli;
 mod cli_facts;

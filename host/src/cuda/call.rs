@@ -2,10 +2,13 @@
 #![forbid(unsafe_code)]
 use super::tensors::{Checkpoints, Decay, Gates, Indices, State, View};
 use crate::call::{QkNorm, default_scale};
+use crate::dispatch::Launch;
 use crate::error::Result;
 use crate::heads::Heads;
+use crate::policy::{Card, Policy};
 use crate::request::{CheckpointTable, GateTensors, Place, Pool, Request, Table, Tensor};
 use crate::sequences::Sequences;
+use crate::steps;
 
 /// One call over device memory: plain data, no device work. Only `cu_seqlens` is in host memory, and read before the call
 /// returns.
@@ -126,6 +129,16 @@ impl<'a> Call<'a> {
     /// first argument that does not fit.
     pub fn validate(&self) -> Result<()> {
         self.request().validate()
+    }
+
+    /// What [`Gdn::prefill`](super::Gdn::prefill) would run on `card` under `policy`, without a device.
+    ///
+    /// # Errors
+    /// Those of [`Call::validate`]; [`Error::Refused`](crate::Error::Refused) where no kernel, or not the forced one, can run.
+    pub fn plan(&self, card: &Card, policy: &Policy) -> Result<Launch> {
+        let request = self.request();
+        request.validate()?;
+        steps::choose(card, &request, policy)
     }
 
     pub(super) fn request(&self) -> Request<'a> {

@@ -74,9 +74,7 @@ impl Gdn {
     /// # Errors
     /// Every error of [`Call::validate`]; [`Error::Refused`] where no kernel can run.
     pub fn plan(&self, call: &Call<'_>) -> Result<Launch> {
-        let request = call.request();
-        request.validate()?;
-        steps::choose(&self.facts().card(), &request, &self.policy)
+        call.plan(&self.facts().card(), &self.policy)
     }
 
     /// Allocates the device's scratch for `call` now, so that a later call of that size allocates nothing; gives the bytes
