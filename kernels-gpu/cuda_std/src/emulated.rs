@@ -126,6 +126,12 @@ pub unsafe fn shared_write_quad(pointer: *mut f32, value: Quad) {
 
 #[inline(always)]
 #[track_caller]
+pub unsafe fn shared_write_pair(pointer: *mut f32, value: [f32; 2]) {
+    emulator::shared_write_pair(pointer, value, Location::caller());
+}
+
+#[inline(always)]
+#[track_caller]
 pub unsafe fn global_read<T: Copy>(pointer: *const T) -> T {
     emulator::global_read(pointer, align_of::<T>(), Location::caller())
 }

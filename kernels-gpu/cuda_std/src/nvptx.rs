@@ -172,6 +172,17 @@ pub unsafe fn shared_write_quad(pointer: *mut f32, value: Quad) {
     unsafe { write_vector(pointer, value) }
 }
 
+/// Two values as a vector register.
+#[repr(simd)]
+#[derive(Clone, Copy)]
+struct VectorPair([f32; 2]);
+
+#[inline(always)]
+pub unsafe fn shared_write_pair(pointer: *mut f32, value: [f32; 2]) {
+    // SAFETY: in the block's shared memory and 8-byte aligned, by the caller; a vector of two floats has a pair's bytes.
+    unsafe { pointer.cast::<VectorPair>().write(core::mem::transmute::<[f32; 2], VectorPair>(value)) }
+}
+
 #[inline(always)]
 pub unsafe fn global_read<T: Copy>(pointer: *const T) -> T {
     // SAFETY: the caller's contract.

@@ -63,6 +63,17 @@ impl<const N: usize> Tile<N> {
         unsafe { imp::shared_read_quad(Self::address(tile, index, 4)) }
     }
 
+    /// Writes two values from `index` on, `index % 2 == 0`. PTX `st.shared.v2.f32`.
+    ///
+    /// # Safety
+    /// As [`Tile::put`].
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn put_pair(tile: *mut Self, index: usize, value: [f32; 2]) {
+        // SAFETY: in bounds by `address`; order by the caller's contract.
+        unsafe { imp::shared_write_pair(Self::address(tile, index, 2), value) }
+    }
+
     /// Writes four values from `index` on, `index % 4 == 0`. PTX `st.shared.v4.f32`.
     ///
     /// # Safety

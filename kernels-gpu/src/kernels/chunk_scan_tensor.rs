@@ -40,7 +40,7 @@ mod products;
 mod scales;
 
 use super::chunk::{Args, CHUNK, chunk_kernel};
-use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY};
+use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY, for_each};
 use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait;
 use cuda_std::float::fma;
@@ -48,7 +48,7 @@ use cuda_std::memory::Quad;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
 use cuda_std::{GlobalMut, Tile};
-use factors::{Columns, Halves, Own, Pair, ROW_OCTETS, ROW_STEPS, State, column_of, scaled};
+use factors::{Columns, Factor, Halves, Own, Pair, ROW_OCTETS, ROW_STEPS, State, TOKEN_STEPS, column_of, scaled};
 use inputs::{Inputs, Tiles, next_place};
 use products::{Rows, octet, own_d, own_outputs, project, update};
 use scales::{Scale, largest_finite_of, largest_of, scale_state};
@@ -96,6 +96,10 @@ struct Shared<const AHEAD: usize, const AHEAD_AND_ONE: usize> {
 /// Two quads a lane: [index][lane].
 type PairTile = Tile<{ 2 * 32 * 4 }>;
 
+/// A band's chunk in 16 bits: [16 tokens][high, low part][lane]. What tensor cores take in four registers is read as a quad,
+/// since a factor that is put together from parts is moved again and again.
+type FactorTile = Tile<{ TOKEN_STEPS * 2 * 32 * 4 }>;
+
 /// What warps leave their partners.                         written by          read by
 #[repr(C, align(16))]
 struct Exchange {
@@ -103,9 +107,9 @@ struct Exchange {
     /// octets
     at_keys: [PairTile; WARPS],
     at_queries: [PairTile; WARPS],
-    /// [warp]: own y, own d' in 16 bits, high and low         each warp           its partner
-    y: [PairTile; WARPS],
-    d: [PairTile; WARPS],
+    /// [band]: y and d' in 16 bits, as factors               both its warps      both its warps
+    y: [FactorTile; BANDS],
+    d: [FactorTile; BANDS],
     /// [warp][lane / 4]: largest of two columns' s, v         each warp           its partner
     largest: [Tile<{ 8 * 4 }>; WARPS],
 }
@@ -161,6 +165,40 @@ impl Part<'_> {
         let tile = tiles.cast::<PairTile>().wrapping_add(self.partner);
         // SAFETY: bounds: of eight warps, a quad a lane and index. Barrier: by the caller.
         [0, 1].map(|index| unsafe { Tile::quad(tile, 4 * (32 * index + self.lane)) })
+    }
+
+    /// Leaves the band the own octets of y or d'.
+    ///
+    /// # Safety
+    /// As [`Part::give`].
+    #[inline(always)]
+    unsafe fn give_factor(&self, tiles: *mut [FactorTile; BANDS], own: &Pair) {
+        let tile = tiles.cast::<FactorTile>().wrapping_add(self.warp % BANDS);
+        for_each!(STEP in [0 1] {
+            let index = 4 * (64 * STEP + self.lane) + octet(self.half, STEP) % 2 * 2;
+            let halves = |factor: &Factor| [f32::from_bits(factor[2 * STEP]), f32::from_bits(factor[2 * STEP + 1])];
+            // SAFETY: bounds: of four bands. Owner: this lane alone has its columns of the octet. Barrier: by the caller.
+            unsafe {
+                Tile::put_pair(tile, index, halves(&own.high));
+                Tile::put_pair(tile, index + 128, halves(&own.low));
+            }
+        });
+    }
+
+    /// y or d' of the band.
+    ///
+    /// # Safety
+    /// As [`Part::take`].
+    #[inline(always)]
+    unsafe fn take_factor(&self, tiles: *mut [FactorTile; BANDS]) -> Halves<TOKEN_STEPS> {
+        let tile = tiles.cast::<FactorTile>().wrapping_add(self.warp % BANDS);
+        let part = |part: usize| {
+            [0, 1].map(|step| {
+                // SAFETY: bounds: of four bands. Barrier: by the caller.
+                unsafe { Tile::quad(tile, 4 * (32 * (2 * step + part) + self.lane)) }.map(f32::to_bits)
+            })
+        };
+        Halves { high: part(0), low: part(1) }
     }
 
     /// Leaves the partner the largest elements of the warp's part of s, and of its own tokens' v.
@@ -226,17 +264,6 @@ impl Part<'_> {
     }
 }
 
-/// A register of halves as it stands in memory, and back.
-#[inline(always)]
-fn as_quads(pair: &Pair) -> [Quad; 2] {
-    [pair.high.map(f32::from_bits), pair.low.map(f32::from_bits)]
-}
-
-#[inline(always)]
-fn as_pair(quads: [Quad; 2]) -> Pair {
-    Pair { high: quads[0].map(f32::to_bits), low: quads[1].map(f32::to_bits) }
-}
-
 /// The kernel.
 ///
 /// # Safety
@@ -261,9 +288,9 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
     // SAFETY: fields.
     let (tiles, exchange) = unsafe { (Tiles::of(shared), &raw mut (*shared).exchange) };
     // SAFETY: fields.
-    let [to_keys, to_queries, to_y, to_d] = unsafe {
-        let (to_keys, to_queries) = (&raw mut (*exchange).at_keys, &raw mut (*exchange).at_queries);
-        [to_keys, to_queries, &raw mut (*exchange).y, &raw mut (*exchange).d]
+    let ((to_keys, to_queries), (to_y, to_d)) = unsafe {
+        let sums = (&raw mut (*exchange).at_keys, &raw mut (*exchange).at_queries);
+        (sums, (&raw mut (*exchange).y, &raw mut (*exchange).d))
     };
     let part = Part { args: &args, lane, warp, partner: (warp + BANDS) % WARPS, half, exchange };
     let mut inputs = Inputs::of(&args, thread, tiles, key_head, value_head, block_column);
@@ -317,7 +344,7 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + first_column + lane / 4;
         let mut out: GlobalMut<f32> = args.out.offset(out_index);
         // The chunk's places among the tiles.
-        let (mut of_keys, mut of_queries) = (0, 0);
+        let (mut of_keys, mut of_queries) = (0u32, 0u32);
         while tokens > 0 {
             wait_for_all_but::<AHEAD>(0);
             // SAFETY: all threads run all chunks. A: sums at keys, queries and the value head's part are complete.
@@ -326,11 +353,13 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             unsafe { inputs.stage_keys::<AHEAD, AHEAD_AND_ONE>() };
             let (next_of_keys, next_of_queries) =
                 (next_place::<AHEAD_AND_ONE>(of_keys), next_place::<AHEAD>(of_queries));
-            let (keys, next_keys) = (tiles.keys.wrapping_add(of_keys), tiles.keys.wrapping_add(next_of_keys));
-            let (queries, head) = (tiles.queries.wrapping_add(of_queries), tiles.head.wrapping_add(of_queries));
+            let (keys, next_keys) =
+                (tiles.keys.wrapping_add(of_keys as usize), tiles.keys.wrapping_add(next_of_keys as usize));
+            let (queries, head) =
+                (tiles.queries.wrapping_add(of_queries as usize), tiles.head.wrapping_add(of_queries as usize));
 
             // SAFETY: complete by barrier A; all lanes are here.
-            let (columns, h_f, y, at_queries) = unsafe {
+            let (columns, h_f, at_queries) = unsafe {
                 let [s_largest, v_largest] = part.whole_largest(s_largest, v_largest);
                 let [total_decay, early_sum, late_sum, _] = Tile::quad(head, TOTAL_DECAY);
                 let [mut first, mut second] = scales;
@@ -349,20 +378,18 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
                         y[index][i] = fma(-h_f[index][i % 2], at_key, y[index][i]);
                     }
                 }
-                let y = Pair::of(y);
-                part.give(to_y, as_quads(&y));
+                part.give_factor(to_y, &Pair::of(y));
                 let at_queries = project(queries, &rows, &halves);
                 part.give(to_queries, [at_queries[2], at_queries[3]]);
-                (columns, h_f, y, [at_queries[0], at_queries[1]])
+                (columns, h_f, [at_queries[0], at_queries[1]])
             };
             // SAFETY: all threads run all chunks. Y: y is complete.
             unsafe { sync_threads() };
             // SAFETY: complete by barriers A and Y; all lanes are here.
-            let (d, own, c) = unsafe {
-                let y = Halves::of_tokens(&y, &as_pair(part.take(to_y)));
-                let d = Pair::of(scaled(own_d(head, &rows, &y), columns.map(|column| column.gain)));
-                part.give(to_d, as_quads(&d));
-                (d, own_outputs(head, &rows, &y), [0, 1].map(|index| part.out_factors(head, index)))
+            let (own, c) = unsafe {
+                let y = part.take_factor(to_y);
+                part.give_factor(to_d, &Pair::of(scaled(own_d(head, &rows, &y), columns.map(|column| column.gain))));
+                (own_outputs(head, &rows, &y), [0, 1].map(|index| part.out_factors(head, index)))
             };
             wait_for_all_but::<AHEAD>(0);
             // SAFETY: all threads run all chunks. B: d', sums at queries, the next chunk's keys and v are complete.
@@ -373,9 +400,9 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             // SAFETY: complete by the barriers; all lanes are here. After the last chunk there are no next keys, nor v, and
             // what they give is not used.
             unsafe {
-                let d = Halves::of_tokens(&d, &as_pair(part.take(to_d)));
+                let d = part.take_factor(to_d);
                 at_keys = update(keys, next_keys, &rows, columns.map(|column| column.decay), &d, &mut s, &mut halves);
-                v = part.own_v(tiles.v.wrapping_add(next_of_queries));
+                v = part.own_v(tiles.v.wrapping_add(next_of_queries as usize));
                 (s_largest, v_largest) = (largest_of(&s), largest_finite_of(&v));
                 // The partner has read the last ones before barriers Y and B.
                 part.give(to_keys, [at_keys[2], at_keys[3]]);

@@ -109,6 +109,11 @@ pub(crate) fn shared_write(pointer: *mut f32, value: f32, location: &'static Loc
 }
 
 #[inline(never)]
+pub(crate) fn shared_write_pair(pointer: *mut f32, value: [f32; 2], location: &'static Location<'static>) {
+    write(pointer, value, location);
+}
+
+#[inline(never)]
 pub(crate) fn shared_write_quad(pointer: *mut f32, value: [f32; 4], location: &'static Location<'static>) {
     write(pointer, value, location);
 }

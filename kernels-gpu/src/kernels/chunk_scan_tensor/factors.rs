@@ -76,12 +76,3 @@ impl Halves<ROW_STEPS> {
         (self.high[step], self.low[step]) = (pair.high, pair.low);
     }
 }
-
-impl Halves<TOKEN_STEPS> {
-    /// From the warp's octets and its partner's, in each step the own one first.
-    #[inline(always)]
-    pub fn of_tokens(own: &Pair, other: &Pair) -> Self {
-        let steps = |own: Factor, other: Factor| [0, 2].map(|i| [own[i], own[i + 1], other[i], other[i + 1]]);
-        Self { high: steps(own.high, other.high), low: steps(own.low, other.low) }
-    }
-}

@@ -35,8 +35,8 @@ impl Tiles {
 
 /// The place after `place` of `COUNT`.
 #[inline(always)]
-pub fn next_place<const COUNT: usize>(place: usize) -> usize {
-    if place + 1 < COUNT { place + 1 } else { 0 }
+pub fn next_place<const COUNT: usize>(place: u32) -> u32 {
+    if place + 1 < COUNT as u32 { place + 1 } else { 0 }
 }
 
 /// What a block reads, from the next chunk to be copied on.
@@ -54,9 +54,9 @@ pub struct Inputs<'a> {
     tokens_of_keys: u32,
     tokens_of_queries: u32,
     /// Their places among the tiles.
-    of_keys: usize,
-    of_v: usize,
-    of_queries: usize,
+    of_keys: u32,
+    of_v: u32,
+    of_queries: u32,
 }
 
 impl<'a> Inputs<'a> {
@@ -107,9 +107,9 @@ impl<'a> Inputs<'a> {
     pub unsafe fn stage_keys<const AHEAD: usize, const AHEAD_AND_ONE: usize>(&mut self) {
         let args = self.args;
         if self.tokens_of_keys > 0 {
-            let v = self.tiles.v.wrapping_add(self.of_v);
+            let v = self.tiles.v.wrapping_add(self.of_v as usize);
             // SAFETY: bounds: the key head's part of a chunk that exists.
-            unsafe { self.copy(self.tiles.keys.wrapping_add(self.of_keys), self.keys) };
+            unsafe { self.copy(self.tiles.keys.wrapping_add(self.of_keys as usize), self.keys) };
             let (first, column) = (self.thread / 16, 4 * (self.thread % 16));
             for turn in 0..CHUNK / (THREADS / 16) {
                 let token = first + turn * (THREADS / 16);
@@ -142,8 +142,8 @@ impl<'a> Inputs<'a> {
         if self.tokens_of_queries > 0 {
             // SAFETY: bounds: the key head's and the value head's parts of a chunk that exists.
             unsafe {
-                self.copy(self.tiles.queries.wrapping_add(self.of_queries), self.queries);
-                self.copy(self.tiles.head.wrapping_add(self.of_queries), self.head);
+                self.copy(self.tiles.queries.wrapping_add(self.of_queries as usize), self.queries);
+                self.copy(self.tiles.head.wrapping_add(self.of_queries as usize), self.head);
             }
             self.queries += Scratch::of(self.args).keys_stride() as u32;
             self.head += Scratch::of(self.args).head_stride() as u32;

@@ -7,8 +7,9 @@ use crate::shape::HEAD_DIM;
 use cuda_std::float::fma;
 use cuda_std::tensor::{MatrixRow, load_matrix_x4, load_matrix_x4_transposed, mma_16x8x16};
 
-/// Floats of a token's key or query.
+/// Floats of a token's key or query, and of 16 tokens' ones.
 const KEY_ROW: usize = HEAD_DIM / 2;
+const KEY_STEP: usize = 16 * KEY_ROW;
 
 /// The chunk's octet of tokens that a warp of this half has at `index`: 0 and 1 are those that it makes itself, one of the
 /// first and one of the last 16 tokens, which T and P make unequally long; 2 and 3 are the other half's.
@@ -18,17 +19,15 @@ pub const fn octet(half: usize, index: usize) -> usize {
     if index % 2 == 0 { half } else { 3 - half }
 }
 
-/// Where the lane's rows of matrices are in shared memory, in floats from their tile's start. Tokens stand in the warp's own
-/// order of octets.
+/// Where the lane's rows of matrices are in shared memory, in floats from their tile's start.
 pub struct Rows {
     /// [step] of 16 of the warp's rows, of the tokens of `tokens`.
     steps: [usize; ROW_STEPS],
     /// The same for the transposed load. A factor's two parts must be neighbours, or they have to be moved.
     steps_transposed: [usize; ROW_STEPS],
-    /// [own, other octets]
+    /// [own, other octets] of tokens
     tokens: [usize; 2],
-    /// [first, last 16 tokens], the own octet first.
-    tokens_transposed: [usize; TOKEN_STEPS],
+    tokens_transposed: usize,
     /// Both parts of the first own octet's row of T; one part of the second one's.
     narrow: usize,
     wide: usize,
@@ -42,15 +41,13 @@ impl Rows {
         let token = |index: usize| (8 * octet(half, index) + row) * KEY_ROW;
         // The swizzle depends on a token's place in its octet alone.
         let piece = |piece: usize| key_piece(row, first_piece + piece) - row * KEY_ROW;
-        // Which octets of T's columns are first: own, other of the first 16 tokens, own, other of the last.
-        let column = octet(half, matrix / 2 + matrix % 2 * 2);
         Self {
             steps: [0, 1, 2, 3].map(|step| piece(2 * step + matrix % 2)),
             steps_transposed: [0, 1, 2, 3].map(|step| piece(2 * step + matrix / 2)),
             tokens: [token(matrix / 2), token(2 + matrix / 2)],
-            tokens_transposed: [token(matrix % 2 * 2), token(1 + matrix % 2 * 2)],
-            narrow: token_piece(8 * octet(half, 0) + row, octet(half, matrix % 2 * 2)) + matrix / 2 * TOKEN_MATRIX,
-            wide: token_piece(8 * octet(half, 1) + row, column),
+            tokens_transposed: (row + 8 * (matrix % 2)) * KEY_ROW,
+            narrow: token_piece(8 * octet(half, 0) + row, matrix % 2) + matrix / 2 * TOKEN_MATRIX,
+            wide: token_piece(8 * octet(half, 1) + row, matrix),
         }
     }
 }
@@ -155,12 +152,12 @@ pub unsafe fn own_outputs(head: *mut HeadTile, rows: &Rows, y: &Halves<TOKEN_STE
 /// As [`project_step`].
 #[inline(always)]
 unsafe fn gain<const STEP: usize>(keys: *mut KeyTile, rows: &Rows, d: &Halves<TOKEN_STEPS>) -> [Sums; 2] {
-    let row = rows.tokens_transposed.map(|tokens| MatrixRow::of(keys, tokens + rows.steps_transposed[STEP]));
+    let row = MatrixRow::of(keys, rows.tokens_transposed + rows.steps_transposed[STEP]);
     let mut sums = [[0.0; 4]; 2];
     // SAFETY: bounds: by `key_piece`, of two matrices. Barrier: by the caller; all lanes are here.
     unsafe {
-        let x_high = row.map(|row| load_matrix_x4_transposed(row));
-        let x_low = row.map(|row| load_matrix_x4_transposed(row.offset(KEY_MATRIX)));
+        let x_high = [0, 1].map(|step| load_matrix_x4_transposed(row.offset(step * KEY_STEP)));
+        let x_low = [0, 1].map(|step| load_matrix_x4_transposed(row.offset(KEY_MATRIX + step * KEY_STEP)));
         let of = |x: Factor, octet: usize| [x[2 * octet], x[2 * octet + 1]];
         for tokens in 0..TOKEN_STEPS {
             for octet in 0..2 {
