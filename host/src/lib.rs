@@ -6,6 +6,11 @@
 //! S_t = e^(g_t) S_(t-1) + k_t d_t^T,   d_t = beta_t (v_t - e^(g_t) S_(t-1)^T k_t),   o_t = scale * S_t^T q_t
 //! ```
 
+/// The guide for engines, whose code is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/adopt.md")]
+struct Adopt;
+
 mod call;
 pub mod compare;
 mod copies;
