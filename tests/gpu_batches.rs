@@ -286,7 +286,8 @@ fn pointers_are_asked_for_in_debug_builds() {
         // SAFETY: the pool is the other device's own.
         unsafe { other.zero_states(&batch.heads, pool.layer(0), &[0], Stream::LEGACY) }.unwrap();
     }
-    (gdn.synchronize(Stream::LEGACY).unwrap(), other.synchronize(Stream::LEGACY).unwrap());
+    gdn.synchronize(Stream::LEGACY).unwrap();
+    other.synchronize(Stream::LEGACY).unwrap();
 }
 
 /// In a child of the process the handle is an error, and dropping it does nothing (case 40).

@@ -116,7 +116,8 @@ fn padding_has_zeros_and_touches_nothing() {
     for (numbers, row) in [(&mut batch.q, 128), (&mut batch.k, 128), (&mut batch.v, 256)] {
         poison(numbers, row);
     }
-    (poison(&mut batch.g, 2), poison(&mut batch.beta, 2));
+    poison(&mut batch.g, 2);
+    poison(&mut batch.beta, 2);
     for path in BatchPath::all() {
         for table in [
             Indices::from(&[2i32, -1, 0, -7]),
@@ -124,7 +125,8 @@ fn padding_has_zeros_and_touches_nothing() {
             Indices::from(&[2i64, -1, 0, i64::MIN]),
         ] {
             let mut pool = Pool::new(heads, StateLayout::key_major(&heads), 4);
-            (pool.put(2, &batch.states[0]), pool.put(0, &batch.states[2]));
+            pool.put(2, &batch.states[0]);
+            pool.put(0, &batch.states[2]);
             let (before, mut out) = (pool.clone(), batch.poisoned_out());
             path.run(batch.call(&mut out).state(pool.state()).state_indices(table)).unwrap();
             only_these_changed(&before, &pool, &[0, 2]);
@@ -203,7 +205,8 @@ fn states_of_every_token_are_those_of_shorter_runs() {
         // [sequence][token], as many as the longest has; -1 is not kept.
         let table = [2i32, 3, 4, -1, 6, 7, 8, 9, 10, 11, -1, -1];
         let mut pool = Pool::new(heads, StateLayout::key_rows(&heads), 13);
-        (pool.put(0, &batch.states[0]), pool.put(1, &batch.states[1]));
+        pool.put(0, &batch.states[0]);
+        pool.put(1, &batch.states[1]);
         let (before, mut out) = (pool.clone(), batch.poisoned_out());
         let call = batch.call(&mut out).state(pool.state()).state_indices(&[0u32, 1]);
         path.run(call.output_state_indices(&[12i32, -1]).checkpoints(Checkpoints::PerToken(Indices::from(&table))))
@@ -223,7 +226,8 @@ fn states_of_every_token_are_those_of_shorter_runs() {
 
         // Lanes of six: sequence 0 goes on from lane 1 of the second group, sequence 1 from lane 3 of the first.
         let mut pool = Pool::new(heads, StateLayout::key_major(&heads), 12);
-        (pool.put(7, &batch.states[0]), pool.put(3, &batch.states[1]));
+        pool.put(7, &batch.states[0]);
+        pool.put(3, &batch.states[1]);
         let (before, mut out) = (pool.clone(), batch.poisoned_out());
         let call = batch.call(&mut out).state(pool.state()).state_indices(&[7i32, 3]);
         path.run(call.checkpoints(Checkpoints::Lanes(6))).unwrap();

@@ -125,7 +125,7 @@ impl Bed {
             view(&self.out, heads.num_v_heads, heads.head_v_dim),
         )
         .scale(self.scale)
-        .initial_state(state(&initial_state))
+        .initial_state(state(initial_state))
         .final_state(state(&self.state))
     }
 
