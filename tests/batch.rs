@@ -118,6 +118,23 @@ impl Numbers {
         }
     }
 
+    /// How many.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.view(0, Strides::dense(1, 1)).data.len()
+    }
+
+    /// Some of them.
+    #[must_use]
+    pub fn part(&self, range: core::ops::Range<usize>) -> Self {
+        match self {
+            Self::F32(data) => Self::F32(data[range].to_vec()),
+            Self::Bf16(data) => Self::Bf16(data[range].to_vec()),
+            Self::F16(data) => Self::F16(data[range].to_vec()),
+        }
+    }
+
     /// As f32, exactly.
     #[must_use]
     pub fn to_f32(&self) -> Vec<f32> {
@@ -320,12 +337,11 @@ impl Batch {
     pub fn part(&self, index: usize, tokens: core::ops::Range<usize>) -> Self {
         let first = self.cu_seqlens[index] as usize;
         let of = |numbers: &Numbers| {
-            let row = numbers.to_f32().len() / self.tokens().max(1);
-            let part = &numbers.to_f32()[(first + tokens.start) * row..(first + tokens.end) * row];
-            let dtype = numbers.view(0, Strides::dense(1, 1)).data.dtype();
-            Numbers::new(part, dtype)
+            let row = numbers.len() / self.tokens().max(1);
+            numbers.part((first + tokens.start) * row..(first + tokens.end) * row)
         };
         Self {
+            heads: self.heads,
             lengths: vec![tokens.len()],
             cu_seqlens: vec![0, tokens.len() as u32],
             packed: false,
@@ -335,7 +351,10 @@ impl Batch {
             g: of(&self.g),
             beta: of(&self.beta),
             states: vec![self.states[index].clone()],
-            ..self.clone()
+            scale: self.scale,
+            norm: self.norm,
+            raw: self.raw.clone(),
+            out: self.out,
         }
     }
 

@@ -246,17 +246,19 @@ fn conventions_of_gates_are_named() {
     let (g, beta) = (batch.g.to_f32(), batch.beta.to_f32());
     let linear: Vec<f32> = g.iter().map(|g| g.exp()).collect();
     let view = |data| View::new(data, Strides::dense(2, 1));
-    for path in [BatchPath::Cpu(Some(cpu::Path::Recurrent)), BatchPath::Cpu(Some(cpu::Path::Chunked))] {
+    for path in BatchPath::all() {
         let expected = run_with_gates(&batch, path, Gates::Log { g: view(&g), beta: view(&beta) });
         let actual = run_with_gates(&batch, path, Gates::Linear { decay: view(&linear), beta: view(&beta) });
         near(&actual.0, &expected.0, 2e-5);
         near(&actual.1, &expected.1, 2e-5);
     }
     // A linear gate of zero forgets, as a log of -inf does.
-    let zeros = vec![0.0f32; g.len()];
-    let (out, _) =
-        run_with_gates(&batch, BatchPath::Cpu(None), Gates::Linear { decay: view(&zeros), beta: view(&beta) });
-    assert!(out.iter().all(|o| o.is_finite()));
+    let (zeros, minus_infinity) = (vec![0.0f32; g.len()], vec![f32::NEG_INFINITY; g.len()]);
+    for path in BatchPath::all() {
+        let forgotten = run_with_gates(&batch, path, Gates::Linear { decay: view(&zeros), beta: view(&beta) });
+        let expected = run_with_gates(&batch, path, Gates::Log { g: view(&minus_infinity), beta: view(&beta) });
+        assert_eq!(forgotten, expected, "{path:?}");
+    }
 
     let growing = Batch { g: Numbers::F32(g.iter().map(|g| -5.0 * g).collect()), ..batch.clone() };
     let mut out = growing.poisoned_out();
@@ -281,5 +283,44 @@ fn absent_gates_are_a_repeated_number() {
         let repeated = |data| View::new(data, Strides { token: 0, head: 0 });
         let gates = Gates::Log { g: repeated(&zeros[..1]), beta: repeated(&ones[..1]) };
         assert_eq!(run_with_gates(&batch, path, gates), expected, "{path:?}");
+    }
+}
+
+/// q, k and v as columns of one row a token, one element off any alignment, gates as columns of another, in every type: the
+/// dense bits (case 10).
+#[test]
+fn packed_views_one_element_off_have_the_dense_bits() {
+    let heads = heads(2, 4, HeadMap::Grouped);
+    let (tokens, row) = (3, 2 * 256 + 512 + 5);
+    for dtype in Dtype::ALL {
+        let batch = Batch::new(heads, &[tokens], dtype, 10);
+        let mut packed = vec![f32::NAN; 1 + tokens * row];
+        for (numbers, first, count) in [(&batch.q, 0, 256), (&batch.k, 256, 256), (&batch.v, 512, 512)] {
+            for (token, values) in numbers.to_f32().chunks(count).enumerate() {
+                packed[1 + token * row + first..][..count].copy_from_slice(values);
+            }
+        }
+        let (g, beta) = (batch.g.to_f32(), batch.beta.to_f32());
+        let gates: Vec<f32> =
+            g.chunks(4).zip(beta.chunks(4)).flat_map(|(g, beta)| g.iter().chain(beta).copied()).collect();
+        let (packed, gates) = (Numbers::new(&packed, dtype), Numbers::new(&gates, dtype));
+        let strides = Strides { token: row, head: 128 };
+        let scalars = Strides { token: 8, head: 1 };
+        for path in BatchPath::all() {
+            let expected = batch.run(path).unwrap().remove(0);
+            let (mut out, mut state) = (batch.poisoned_out(), batch.states[0].clone());
+            let call = Call::new(
+                heads,
+                tokens,
+                packed.view(1, strides),
+                packed.view(257, strides),
+                packed.view(513, strides),
+                Gates::Log { g: gates.view(0, scalars), beta: gates.view(4, scalars) },
+                out.view_mut(Strides::dense(4, 128)),
+            )
+            .state(State { data: &mut state, layout: StateLayout::key_major(&heads) });
+            path.run(call).unwrap_or_else(|e| panic!("{path:?}, {dtype}: {e}"));
+            assert!(out.to_f32() == expected.out && state == expected.state, "{path:?}, {dtype}");
+        }
     }
 }

@@ -22,9 +22,9 @@ fn every_sequence_has_the_bits_it_has_alone() {
     }
 }
 
-/// Packed sequences of one length are the same batch, and the order of sequences does not matter.
+/// Packed sequences of one length are the same batch.
 #[test]
-fn packing_and_order_change_no_bit() {
+fn packing_changes_no_bit() {
     let mut batch = Batch::new(heads(1, 2, HeadMap::Grouped), &[4, 4, 4], Dtype::Bf16, 2);
     for path in BatchPath::all() {
         let outputs = batch.run(path).unwrap();
@@ -226,4 +226,37 @@ fn a_number_of_tokens_is_one_sequence() {
     let inputs = Inputs::seeded(heads(1, 1, HeadMap::Grouped), 2, Family::Base, 13);
     let mut output = Output::poisoned(&inputs);
     cpu::run(inputs.call(&mut output.out, &mut output.state)).unwrap();
+}
+
+/// The checks of this file go red: mistakes that batches bring along (case 55).
+#[test]
+fn mistakes_in_batches_are_caught() {
+    let batch = Batch::new(heads(1, 2, HeadMap::Grouped), &[3, 0, 4], Dtype::Bf16, 14);
+    let right = batch.run(BatchPath::Cpu(None)).unwrap();
+    batch.agrees(&right, &bars::SEQUENTIAL).unwrap();
+    let spoiled = |spoil: &dyn Fn(&mut Batch)| {
+        let mut batch = batch.clone();
+        spoil(&mut batch);
+        batch.run(BatchPath::Cpu(None)).unwrap()
+    };
+    let swapped =
+        vec![right[0].clone(), right[1].clone(), Output { state: right[1].state.clone(), ..right[2].clone() }];
+    for (mistake, outputs) in [
+        ("offsets off by one", spoiled(&|batch| batch.cu_seqlens = vec![0, 4, 4, 7])),
+        ("states of neighbours", spoiled(&|batch| batch.states.rotate_left(1))),
+        ("a norm that nobody asked for", spoiled(&|batch| batch.norm = host::QkNorm::L2 { eps: 1e-2 })),
+        ("a scale off by one percent", spoiled(&|batch| batch.scale *= 1.01)),
+        ("an output rounded to bf16", spoiled(&|batch| batch.out = Dtype::Bf16)),
+        (
+            "bf16 read as f16",
+            spoiled(&|batch| {
+                let Numbers::Bf16(v) = &batch.v else { unreachable!("bf16") };
+                let reread: Vec<f32> = v.iter().map(|x| half::f16::from_bits(x.to_bits()).to_f32()).collect();
+                batch.v = Numbers::new(&reread, Dtype::Bf16);
+            }),
+        ),
+        ("an empty sequence's state in another's slot", swapped),
+    ] {
+        assert!(batch.agrees(&outputs, &bars::SEQUENTIAL).is_err(), "{mistake} passes for right");
+    }
 }
