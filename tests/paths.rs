@@ -58,7 +58,7 @@ impl Path {
     #[must_use]
     pub fn is_chunked(self) -> bool {
         match self.kernel() {
-            Some(kernel) => matches!(kernel, Kernel::Chunked | Kernel::ChunkedTensor),
+            Some(kernel) => kernel.is_chunked(),
             None => self == Self::Cpu(cpu::Path::Chunked),
         }
     }
@@ -66,7 +66,7 @@ impl Path {
     /// Whether it is one of the kernels that go token by token, which all have the same bits.
     #[must_use]
     pub fn is_recurrent_kernel(self) -> bool {
-        self.kernel().is_some_and(|kernel| kernel == Kernel::Decode || Kernel::RECURRENT.contains(&kernel))
+        self.kernel().is_some_and(|kernel| !kernel.is_chunked())
     }
 
     /// Whether it is for such heads: kernels that share a key head's rows go up to four value heads per key head.

@@ -44,6 +44,12 @@ impl Kernel {
     /// does [`Kernel::Decode`].
     pub const RECURRENT: [Self; 2] = [Self::RecurrentByKeyHead, Self::RecurrentByColumn];
 
+    /// Whether it takes many tokens at a time. All that do not give the same bits.
+    #[must_use]
+    pub const fn is_chunked(self) -> bool {
+        matches!(self, Self::Chunked | Self::ChunkedTensor)
+    }
+
     /// Its name, that of its file.
     #[must_use]
     pub fn name(self) -> &'static str {
