@@ -8,7 +8,7 @@ use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::chunk::{Args, CHUNK, scratch_len};
 use kernels_gpu::kernels::{
-    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, chunk_tensor,
+    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, chunk_scan_warpgroup, chunk_tensor,
 };
 use kernels_gpu::shape::{GROUPED, TILED};
 
@@ -44,7 +44,11 @@ impl Form {
 
     /// Shared memory of the block that takes most, in bytes, of the scan that takes least.
     pub fn shared_bytes(self, values_per_key: usize) -> u32 {
-        self.scan_entry(values_per_key, 0).shared_bytes.max(self.prep_entry(values_per_key).shared_bytes)
+        let scan = match self {
+            Self::Plain => chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1].shared_bytes,
+            Self::Tensor => chunk_scan_tensor::KERNEL.entries[0].shared_bytes,
+        };
+        scan.max(self.prep_entry(values_per_key).shared_bytes)
     }
 
     /// Blocks of the scan.
@@ -75,13 +79,15 @@ impl Form {
         }
     }
 
-    /// The one that makes most of so many bytes of shared memory.
-    fn scan_entry(self, values_per_key: usize, shared_bytes: u32) -> &'static Entry<Args> {
+    /// The fastest that `card` can run.
+    fn scan_entry(self, values_per_key: usize, card: &Card) -> &'static Entry<Args> {
         match self {
             Self::Plain => &chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1],
             Self::Tensor => {
                 let entries = chunk_scan_tensor::KERNEL.entries;
-                entries.iter().rev().find(|entry| entry.shared_bytes <= shared_bytes).unwrap_or(&entries[0])
+                let hopper = chunk_scan_warpgroup::KERNEL.entries.iter().filter(|_| card.capability == 90);
+                let fits = |entry: &&Entry<Args>| entry.shared_bytes <= card.shared_bytes_optin;
+                hopper.chain(entries.iter().rev()).find(fits).unwrap_or(&entries[0])
             }
         }
     }
@@ -192,7 +198,7 @@ pub(crate) fn launches(
     let (problem, pointers) = (*problem, *pointers);
     let Heads { num_k_heads, num_v_heads, .. } = problem.heads;
     let (form, ratio) = (segments.form, problem.heads.values_per_key());
-    let scan_entry = form.scan_entry(ratio, card.shared_bytes_optin);
+    let scan_entry = form.scan_entry(ratio, card);
     segments.iter().flat_map(move |(first, tokens)| {
         let args = args(&problem, &segments.between(&pointers, scratch, first, tokens), scratch, first, tokens);
         let prep = Launch { entry: form.prep_entry(ratio), grid: form.prep_grid(tokens, num_k_heads as u32), args };

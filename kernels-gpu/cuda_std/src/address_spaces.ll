@@ -3,7 +3,8 @@
 target datalayout = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
 target triple = "nvptx64-nvidia-cuda"
 
-@gpu_dynamic_shared = external addrspace(3) global [0 x i8], align 16
+; Matrices of a warpgroup's products are swizzled by their addresses, whose period is 1,024 bytes.
+@gpu_dynamic_shared = external addrspace(3) global [0 x i8], align 1024
 
 define ptr @__gpu_dynamic_shared() alwaysinline {
   ret ptr addrspacecast (ptr addrspace(3) @gpu_dynamic_shared to ptr)

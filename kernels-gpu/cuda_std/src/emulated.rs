@@ -261,3 +261,43 @@ pub unsafe fn load_matrix_x4(row: SharedAddress) -> [u32; 4] {
 pub unsafe fn load_matrix_x4_transposed(row: SharedAddress) -> [u32; 4] {
     emulator::load_matrix_x4_transposed(row, Location::caller())
 }
+
+/// Where a matrix starts.
+pub type MatrixDescriptor = *mut f32;
+
+#[inline(always)]
+pub fn matrix_descriptor(pointer: *mut f32) -> MatrixDescriptor {
+    pointer
+}
+
+#[inline(always)]
+pub fn matrix_offset(descriptor: MatrixDescriptor, floats: usize) -> MatrixDescriptor {
+    descriptor.wrapping_add(floats)
+}
+
+#[track_caller]
+pub unsafe fn warpgroup_multiply<const FROM_ZERO: bool, const TRANSPOSED: bool>(
+    sums: [f32; 16],
+    a: [u32; 4],
+    b: MatrixDescriptor,
+) -> [f32; 16] {
+    emulator::warpgroup_multiply(if FROM_ZERO { [0.0; 16] } else { sums }, a, b, TRANSPOSED, Location::caller())
+}
+
+/// Products are done at once.
+#[inline(always)]
+pub fn warpgroup_fence() {}
+
+#[inline(always)]
+pub fn warpgroup_commit() {}
+
+#[inline(always)]
+pub fn warpgroup_wait<const PENDING: u32>() {}
+
+#[inline(always)]
+pub fn warpgroup_arrived(sums: [f32; 16]) -> [f32; 16] {
+    sums
+}
+
+#[inline(always)]
+pub fn fence_shared_for_warpgroups() {}

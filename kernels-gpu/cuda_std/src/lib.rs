@@ -15,6 +15,7 @@
 //! | [`async_copy`] | copies from global to shared memory in the background |
 //! | [`float`] | fused multiply-add, exponential, square root, 16-bit floats |
 //! | [`tensor`] | products of 16-bit matrices by the tensor cores |
+//! | [`warpgroup`] | the same by four warps together, in the background: Hopper |
 //!
 //! [`arguments!`] declares a kernel's arguments once, for its PTX entries, for a launch and for the emulator.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
@@ -30,6 +31,7 @@ pub mod shared;
 pub mod tensor;
 pub mod thread;
 pub mod warp;
+pub mod warpgroup;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulator;

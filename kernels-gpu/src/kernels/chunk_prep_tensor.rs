@@ -14,11 +14,11 @@
 //! ```
 mod products;
 
-use super::chunk::{Args, CHUNK, again, chunk_kernel};
+use super::chunk::{Args, CHUNK, TOKEN_QUADS, again, chunk_kernel};
 use super::chunk_head::{Head, decay_to_end, gates, solved_early_row, solved_row, sum_gates};
 use super::chunk_tensor::{
-    FACTORS, KEY_MATRIX, LARGEST_ENTRY, OUT_FACTORS, P_SCALE, Scratch, T_SCALE, TOKEN_MATRIX, TOTAL_DECAY, key_piece,
-    token_piece,
+    FACTORS, KEY_MATRIX, LARGEST_ENTRY, OUT_FACTORS, P_SCALE, ROW, Scratch, T_SCALE, TOKEN_MATRIX, TOTAL_DECAY,
+    key_piece, token_piece,
 };
 use crate::shape::{HEAD_DIM, MOST_VALUES_PER_KEY, value_head};
 use cuda_std::Tile;
@@ -26,7 +26,7 @@ use cuda_std::float::{exp, split_f16x2};
 use cuda_std::memory::Quad;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
-use cuda_std::warp::{warp_max, warp_shuffle_xor};
+use cuda_std::warp::{sync_warp, warp_max, warp_shuffle_xor};
 use products::{TILES, TilePlace};
 
 /// Threads of a block.
@@ -270,7 +270,11 @@ impl<'a> Part<'a> {
         let factor = if is_p { P_SCALE * inverse } else { to_end * scale * T_SCALE };
         // SAFETY: squares and sums are complete.
         let mut fits = unsafe { self.fits(head, token) } && scale > 0.0;
-        let matrix = if is_p { 2 * TOKEN_MATRIX } else { 0 };
+        // Rows go to the scratch by way of where the keys were, so that a warp writes whole lines.
+        // SAFETY: a field; bounds: a tile for each of eight warps.
+        let rows: *mut Tile<ROWS_TILE> =
+            unsafe { (&raw mut (*self.shared).keys).cast::<Tile<ROWS_TILE>>().wrapping_add(self.warp) };
+        let row_in_tile = token % 16 + usize::from(is_p) * 16;
         let (mut sum, mut largest) = (0.0, 0.0f32);
         for piece in 0..QUADS / 2 {
             let mut values = [0.0; 8];
@@ -285,13 +289,28 @@ impl<'a> Part<'a> {
                 }
             }
             let (high, low) = split_piece(&values);
-            let index = matrix + token_piece(if piece < 2 { token } else { token.max(CHUNK / 2) }, piece);
-            // SAFETY: bounds: token < 32, piece < 4, only of the last 16 tokens above 1. Owner: this lane alone has the
-            // matrix's row.
+            // SAFETY: bounds: token < 32, piece < 4. Owner: this lane alone has the row. Barrier: below.
             unsafe {
-                out.put_quad(index, high);
-                out.put_quad(index + TOKEN_MATRIX, low);
+                Tile::put_quad(rows, token_piece(row_in_tile, piece), high);
+                Tile::put_quad(rows, token_piece(row_in_tile, 4 + piece), low);
             }
+        }
+        for piece in QUADS / 2..TOKEN_QUADS / 2 {
+            // The first tokens have nothing of the last ones.
+            // SAFETY: as above.
+            unsafe {
+                Tile::put_quad(rows, token_piece(row_in_tile, piece), [0.0; 4]);
+                Tile::put_quad(rows, token_piece(row_in_tile, 4 + piece), [0.0; 4]);
+            }
+        }
+        // SAFETY: all lanes are here.
+        unsafe { sync_warp() };
+        let first = token / 16 * (16 * ROW);
+        for turn in 0..ROWS_TILE / 4 / 32 {
+            let index = 4 * (32 * turn + self.lane);
+            let matrix = index / (16 * ROW) * TOKEN_MATRIX;
+            // SAFETY: bounds: sixteen rows of two matrices. Owner: this warp alone has them. Barrier: the warp's.
+            unsafe { out.put_quad(matrix + first + index % (16 * ROW), Tile::quad(rows, index)) };
         }
         // The sum is not a number where an entry is not, though the largest may be.
         fits = fits && largest <= LARGEST_ENTRY && sum <= f32::MAX;
@@ -326,6 +345,10 @@ impl<'a> Part<'a> {
         }
     }
 }
+
+/// Floats of sixteen rows of T and of P.
+const ROWS_TILE: usize = 2 * 16 * ROW;
+const _: () = assert!(WARPS * ROWS_TILE <= KEYS);
 
 /// A row of T or P.
 struct Row {

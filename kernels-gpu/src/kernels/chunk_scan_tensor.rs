@@ -34,10 +34,10 @@
 //! # Rounding
 //! Tensor cores round toward zero, so the small products come before the large ones, and the state itself is not
 //! accumulated there: each chunk's part starts from zero.
-mod factors;
+pub(super) mod factors;
 mod inputs;
 mod products;
-mod scales;
+pub(super) mod scales;
 
 use super::chunk::{Args, CHUNK, chunk_kernel};
 use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY, for_each};

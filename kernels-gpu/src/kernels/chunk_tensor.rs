@@ -30,13 +30,17 @@ pub(crate) use for_each;
 
 /// Floats of a matrix of a chunk's keys or queries in 16 bits.
 pub const KEY_MATRIX: usize = CHUNK * HEAD_DIM / 2;
+/// Floats of 64 elements in 16 bits, and of those of a chunk's tokens.
+pub const ROW: usize = 32;
+/// From the first 64 elements of keys to the others.
+pub const KEY_PANEL: usize = CHUNK * ROW;
 /// Floats of a chunk's keys and queries: high and low parts of keys, then of queries.
 pub const KEY_FLOATS: usize = 4 * KEY_MATRIX;
 
-/// Floats of a matrix of a chunk's tokens against its tokens in 16 bits: its upper right quarter is zero and left out.
-pub const TOKEN_MATRIX: usize = 3 * CHUNK * CHUNK / 8;
-/// Where, in a value head's part, h and f of tokens 2 n and 2 n + 1 are: after high and low parts of T and of P.
-pub const FACTORS: usize = 4 * TOKEN_MATRIX;
+/// Floats of T, or of P: a row of 32 for each token, high parts, then low parts.
+pub const TOKEN_MATRIX: usize = CHUNK * CHUNK;
+/// Where, in a value head's part, h and f of tokens 2 n and 2 n + 1 are: after T and P.
+pub const FACTORS: usize = 2 * TOKEN_MATRIX;
 /// Where c is.
 pub const OUT_FACTORS: usize = FACTORS + 2 * CHUNK;
 /// Where e^(G_last) is, and after it the sums of the magnitudes of T's entries, of its first and of its last 16 tokens.
@@ -53,24 +57,21 @@ pub const P_SCALE: f32 = (1 << 10) as f32;
 /// What an entry of T or P may be as it is stored.
 pub const LARGEST_ENTRY: f32 = (1 << 15) as f32;
 
-/// Where eight elements from `8 piece` on of a token's key or query are, in floats. Eight tokens' pieces, which a tensor
-/// core's load takes together, lie in different banks.
+/// Where eight elements from `8 piece` on of a token's key or query are, in floats: the first 64 elements of all tokens, 128
+/// bytes each, then the others. Pieces are exchanged so that those of eight tokens, which a tensor core's load takes
+/// together, lie in different banks; it is the order that [`cuda_std::warpgroup::Matrix`] has.
 #[inline(always)]
 #[must_use]
 pub const fn key_piece(token: usize, piece: usize) -> usize {
-    token * (HEAD_DIM / 2) + 4 * (piece ^ (token % 8))
+    piece / 8 * KEY_PANEL + token * ROW + 4 * (piece % 8 ^ (token % 8))
 }
 
-/// Where eight entries from `8 piece` on of a row of T or P are, in floats: piece by piece, each for all of its tokens, the
-/// later two pieces for the later half of the tokens. Neighbouring tokens' pieces are neighbours.
+/// Where eight entries from `8 piece` on of a row of T or P are, in floats: `piece` below 4 of their high parts, from 4 on of
+/// their low parts. The same order.
 #[inline(always)]
 #[must_use]
 pub const fn token_piece(token: usize, piece: usize) -> usize {
-    if piece < 2 {
-        4 * (piece * CHUNK + token)
-    } else {
-        4 * (2 * CHUNK + (piece - 2) * (CHUNK / 2) + token - CHUNK / 2)
-    }
+    token * ROW + 4 * (piece ^ (token % 8))
 }
 
 /// Floats before the keys: two marks for each value head and chunk.
@@ -186,10 +187,8 @@ mod tests {
     fn layouts_are_permutations_without_bank_conflicts() {
         let mut keys: Vec<usize> =
             (0..CHUNK).flat_map(|token| (0..HEAD_DIM / 8).map(move |piece| key_piece(token, piece))).collect();
-        let mut tokens: Vec<usize> = (0..CHUNK)
-            .flat_map(|token| (0..2 + token / (CHUNK / 2) * 2).map(move |piece| token_piece(token, piece)))
-            .collect();
-        assert_eq!(4 * tokens.len(), TOKEN_MATRIX);
+        let mut tokens: Vec<usize> =
+            (0..CHUNK).flat_map(|token| (0..8).map(move |piece| token_piece(token, piece))).collect();
         for indices in [&mut keys, &mut tokens] {
             indices.sort_unstable();
             assert!(indices.iter().enumerate().all(|(place, &index)| index == 4 * place));

@@ -6,6 +6,7 @@ pub mod chunk_prep;
 pub mod chunk_prep_tensor;
 pub mod chunk_scan;
 pub mod chunk_scan_tensor;
+pub mod chunk_scan_warpgroup;
 pub mod chunk_tensor;
 pub mod copy_states;
 pub mod decode;

@@ -39,6 +39,7 @@ mod shared;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod warpgroup;
 
 use rayon::prelude::*;
 
@@ -52,6 +53,7 @@ pub(crate) use shared::{
 };
 
 pub(crate) use tensor::{load_matrix_x4, load_matrix_x4_transposed, mma_16x8x16};
+pub(crate) use warpgroup::warpgroup_multiply;
 
 use schedule::Worker;
 

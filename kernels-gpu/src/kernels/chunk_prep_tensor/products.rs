@@ -1,7 +1,7 @@
 //! The products of prep on tensor cores: k.k and q.k of a chunk's tokens, and of them A and Q of every value head.
 use super::{KEYS, Part};
 use crate::kernels::chunk::{CHUNK, triangle_index};
-use crate::kernels::chunk_tensor::{KEY_MATRIX, for_each, key_piece};
+use crate::kernels::chunk_tensor::{KEY_MATRIX, ROW, for_each, key_piece};
 use crate::shape::HEAD_DIM;
 use cuda_std::Tile;
 use cuda_std::float::exp;
@@ -9,9 +9,6 @@ use cuda_std::tensor::{MatrixRow, load_matrix_x4, mma_16x8x16};
 
 /// Steps of sixteen rows.
 const STEPS: usize = HEAD_DIM / 16;
-/// Floats of a token's key, and of sixteen tokens' ones.
-const KEY_ROW: usize = HEAD_DIM / 2;
-const KEY_STEP: usize = 16 * KEY_ROW;
 
 /// Sixteen tokens with eight earlier ones: what a warp multiplies. The lower triangle is six such tiles.
 #[derive(Clone, Copy)]
@@ -44,7 +41,7 @@ impl Part<'_> {
         let (row, matrix) = (self.lane % 8, self.lane / 8);
         // SAFETY: a field.
         let keys = unsafe { &raw mut (*self.shared).keys };
-        let tokens = place.token / 16 * KEY_STEP;
+        let tokens = place.token * ROW;
         let (mut large, mut small) = ([[0.0; 4]; 2], [[0.0; 4]; 2]);
         for step in 0..STEPS {
             // SAFETY: bounds: by `key_piece`, of four matrices. Barrier: by the caller; all lanes are here.
@@ -52,7 +49,7 @@ impl Part<'_> {
                 let x = tokens + key_piece(row + 8 * (matrix % 2), 2 * step + matrix / 2);
                 let x = MatrixRow::of(keys, x);
                 // Both parts of the earlier keys by one load.
-                let k = place.earlier * KEY_ROW + key_piece(row, 2 * step + matrix % 2);
+                let k = place.earlier * ROW + key_piece(row, 2 * step + matrix % 2);
                 let k = load_matrix_x4(MatrixRow::of(keys, matrix / 2 * KEY_MATRIX + k));
                 let (k_high, k_low) = ([k[0], k[1]], [k[2], k[3]]);
                 for of in 0..2 {

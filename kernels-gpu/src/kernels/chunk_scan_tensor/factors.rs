@@ -61,18 +61,22 @@ pub struct Halves<const STEPS: usize> {
     pub low: [Factor; STEPS],
 }
 
-impl Halves<ROW_STEPS> {
-    #[inline(always)]
-    pub fn of(s: &State) -> Self {
-        let mut halves = Self { high: [[0; 4]; ROW_STEPS], low: [[0; 4]; ROW_STEPS] };
-        for_each!(STEP in [0 1 2 3] {
-            halves.set(STEP, Pair::of([s[2 * STEP], s[2 * STEP + 1]]));
-        });
-        halves
-    }
+impl<const STEPS: usize> Halves<STEPS> {
+    pub const ZERO: Self = Self { high: [[0; 4]; STEPS], low: [[0; 4]; STEPS] };
 
     #[inline(always)]
     pub fn set(&mut self, step: usize, pair: Pair) {
         (self.high[step], self.low[step]) = (pair.high, pair.low);
+    }
+}
+
+impl Halves<ROW_STEPS> {
+    #[inline(always)]
+    pub fn of(s: &State) -> Self {
+        let mut halves = Self::ZERO;
+        for_each!(STEP in [0 1 2 3] {
+            halves.set(STEP, Pair::of([s[2 * STEP], s[2 * STEP + 1]]));
+        });
+        halves
     }
 }

@@ -2,14 +2,12 @@
 //! of the next product without an exchange.
 use super::factors::{Factor, Halves, Own, Pair, ROW_STEPS, State, Sums, TOKEN_OCTETS, TOKEN_STEPS, column_of};
 use super::{HeadTile, KeyTile, ROWS_PER_WARP};
-use crate::kernels::chunk_tensor::{KEY_MATRIX, TOKEN_MATRIX, for_each, key_piece, token_piece};
-use crate::shape::HEAD_DIM;
+use crate::kernels::chunk_tensor::{KEY_MATRIX, ROW, TOKEN_MATRIX, for_each, key_piece, token_piece};
 use cuda_std::float::fma;
 use cuda_std::tensor::{MatrixRow, load_matrix_x4, load_matrix_x4_transposed, mma_16x8x16};
 
-/// Floats of a token's key or query, and of 16 tokens' ones.
-const KEY_ROW: usize = HEAD_DIM / 2;
-const KEY_STEP: usize = 16 * KEY_ROW;
+/// Floats of 16 tokens' keys or queries.
+const KEY_STEP: usize = 16 * ROW;
 
 /// The chunk's octet of tokens that a warp of this half has at `index`: 0 and 1 are those that it makes itself, one of the
 /// first and one of the last 16 tokens, which T and P make unequally long; 2 and 3 are the other half's.
@@ -28,9 +26,9 @@ pub struct Rows {
     /// [own, other octets] of tokens
     tokens: [usize; 2],
     tokens_transposed: usize,
-    /// Both parts of the first own octet's row of T; one part of the second one's.
+    /// Both parts of the first own octet's rows of T; each part of the second one's.
     narrow: usize,
-    wide: usize,
+    wide: [usize; 2],
 }
 
 impl Rows {
@@ -38,16 +36,16 @@ impl Rows {
     pub fn of(lane: usize, half: usize) -> Self {
         let (row, matrix) = (lane % 8, lane / 8);
         let first_piece = half * (ROWS_PER_WARP / 8);
-        let token = |index: usize| (8 * octet(half, index) + row) * KEY_ROW;
+        let token = |index: usize| (8 * octet(half, index) + row) * ROW;
         // The swizzle depends on a token's place in its octet alone.
-        let piece = |piece: usize| key_piece(row, first_piece + piece) - row * KEY_ROW;
+        let piece = |piece: usize| key_piece(row, first_piece + piece) - row * ROW;
         Self {
             steps: [0, 1, 2, 3].map(|step| piece(2 * step + matrix % 2)),
             steps_transposed: [0, 1, 2, 3].map(|step| piece(2 * step + matrix / 2)),
             tokens: [token(matrix / 2), token(2 + matrix / 2)],
-            tokens_transposed: (row + 8 * (matrix % 2)) * KEY_ROW,
-            narrow: token_piece(8 * octet(half, 0) + row, matrix % 2) + matrix / 2 * TOKEN_MATRIX,
-            wide: token_piece(8 * octet(half, 1) + row, matrix),
+            tokens_transposed: (row + 8 * (matrix % 2)) * ROW,
+            narrow: token_piece(8 * octet(half, 0) + row, matrix % 2 + matrix / 2 * 4),
+            wide: [0, 4].map(|part| token_piece(8 * octet(half, 1) + row, part + matrix)),
         }
     }
 }
@@ -105,12 +103,12 @@ pub unsafe fn project(keys: *mut KeyTile, rows: &Rows, s: &Halves<ROW_STEPS>) ->
 /// The part is complete; all lanes of the warp are here.
 #[inline(always)]
 unsafe fn solve(head: *mut HeadTile, first: usize, rows: &Rows, y: &Halves<TOKEN_STEPS>) -> Own {
-    let (narrow, wide) = (MatrixRow::of(head, first + rows.narrow), MatrixRow::of(head, first + rows.wide));
+    let row = |index: usize| MatrixRow::of(head, first + index);
     let mut sums = [[0.0; 4]; 2];
     // SAFETY: bounds: by `token_piece`, of two matrices. Barrier: by the caller; all lanes are here.
     unsafe {
-        let (x_high, x_low) = (load_matrix_x4(wide), load_matrix_x4(wide.offset(TOKEN_MATRIX)));
-        let x = load_matrix_x4(narrow);
+        let (x_high, x_low) = (load_matrix_x4(row(rows.wide[0])), load_matrix_x4(row(rows.wide[1])));
+        let x = load_matrix_x4(row(rows.narrow));
         let of = |x: Factor, step: usize| [x[2 * step], x[2 * step + 1]];
         // The first 16 tokens have nothing of the last ones.
         sums[1] = mma_16x8x16(sums[1], y.low[0], of(x_high, 0));
@@ -143,7 +141,7 @@ pub unsafe fn own_d(head: *mut HeadTile, rows: &Rows, y: &Halves<TOKEN_STEPS>) -
 #[inline(always)]
 pub unsafe fn own_outputs(head: *mut HeadTile, rows: &Rows, y: &Halves<TOKEN_STEPS>) -> Own {
     // SAFETY: by the caller.
-    unsafe { solve(head, 2 * TOKEN_MATRIX, rows, y) }
+    unsafe { solve(head, TOKEN_MATRIX, rows, y) }
 }
 
 /// `d^T k` for 16 of the warp's rows.

@@ -55,7 +55,7 @@ pub unsafe fn largest_of<const OCTETS: usize>(octets: &[Sums; OCTETS]) -> Column
 /// # Safety
 /// All lanes of the warp are here.
 #[inline(always)]
-pub unsafe fn largest_finite_of(octets: &[Sums; 2]) -> Columns<f32> {
+pub unsafe fn largest_finite_of<const OCTETS: usize>(octets: &[Sums; OCTETS]) -> Columns<f32> {
     // SAFETY: all lanes are here; the condition is the warp's.
     unsafe {
         let largest = largest_of(octets);

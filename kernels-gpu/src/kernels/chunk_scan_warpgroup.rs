@@ -1,0 +1,435 @@
+//! Chunked Gated DeltaNet on Hopper's tensor cores, second kernel: [`super::chunk_scan_tensor`] by a warpgroup, whose products
+//! run in the background and read keys, T and P from shared memory themselves.
+//!
+//! # Math
+//! [`super::chunk_tensor`], for every chunk in order, transposed: the rows of every product are value columns.
+//! ```text
+//!   project   y^T = v^T - (s^T k'^T) h        s^T q'^T              64 x 32, sums over 128 rows
+//!   solve     d'^T = y^T T^T                  o^T = .. + y^T P^T    64 x 32, sums over 32 tokens
+//!   update    s^T <- e^(G_last) s^T + d'^T k'                       64 x 128, sums over 32 tokens
+//! ```
+//! # Threads: one block per (half of the columns, value head); 4 warps, 16 columns each, and 4 warps that copy
+//! What a product leaves in a lane's registers is what the next one takes from them: s, y and d' never leave the warp.
+//! ```text
+//!   lane = 4 column + pair      s[n][..] columns `column` and `column + 8` of rows 8 n + 2 pair and the next
+//! ```
+//! # Order
+//! Half of the queries' products run while y is made, the other half while d' is, and the new state's products with the next
+//! chunk's keys as soon as its rows are new.
+//!
+//! # Barriers and memory
+//! One barrier a chunk: before it, the next chunk's tiles have arrived and the chunk before it has been left. Tiles are copied
+//! two chunks ahead.
+//!
+//! # Range and rounding
+//! As in [`super::chunk_scan_tensor`].
+mod inputs;
+mod products;
+
+use super::chunk::{Args, CHUNK, chunk_kernel};
+use super::chunk_scan_tensor::factors::{Columns, Halves as AnyHalves, Pair, column_of};
+use super::chunk_scan_tensor::scales::{Scale, largest_finite_of, largest_of};
+use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY, for_each};
+use crate::shape::{HEAD_DIM, key_head};
+use cuda_std::async_copy::wait as wait_for_copies;
+use cuda_std::float::fma;
+use cuda_std::shared::dynamic_shared_mem;
+use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
+use cuda_std::warpgroup::{Sums, arrived, commit, fence, fence_shared, wait};
+use cuda_std::{GlobalMut, Tile};
+use inputs::Inputs;
+use products::{Step, d, gain, outputs, project, project_half};
+
+pub use super::chunk_tensor::KEY_FLOATS;
+
+/// Threads of a block: a warpgroup that computes, and loaders.
+pub const THREADS: usize = 128 + LOADERS;
+const LOADERS: usize = 128;
+/// Columns of a value head that a block carries.
+pub const COLUMNS_PER_BLOCK: usize = 64;
+/// Columns that a warp carries.
+const COLUMNS_PER_WARP: usize = 16;
+/// Groups of eight rows of the state, of eight tokens; steps of sixteen.
+const ROW_OCTETS: usize = HEAD_DIM / 8;
+const TOKEN_OCTETS: usize = CHUNK / 8;
+const ROW_STEPS: usize = HEAD_DIM / 16;
+const TOKEN_STEPS: usize = CHUNK / 16;
+/// Chunks whose tiles are in shared memory: the chunk, the next one, whose keys it takes, and two on their way.
+const STAGES: usize = 4;
+
+/// Blocks of a launch: parts of the columns, value heads.
+#[must_use]
+pub const fn grid(num_value_heads: u32) -> [u32; 2] {
+    [(HEAD_DIM / COLUMNS_PER_BLOCK) as u32, num_value_heads]
+}
+
+/// From a token of v to the next in shared memory: what a warp reads together lies in different banks.
+const V_STRIDE: usize = COLUMNS_PER_BLOCK + 4;
+
+/// High and low parts of a chunk's keys, or of its queries.
+type KeyTile = Tile<{ 2 * KEY_MATRIX }>;
+type HeadTile = Tile<HEAD_FLOATS>;
+
+/// What a chunk brings.                                    written by          read by
+#[repr(C, align(16))]
+struct Stage {
+    /// `key_piece`: keys, queries, as in the scratch         loaders             project, update
+    keys: [KeyTile; 2],
+    /// `token_piece`: T, P; factors, as in the scratch       loaders             solve, factors
+    head: HeadTile,
+    /// [token][column]                                       loaders             y
+    v: Tile<{ CHUNK * V_STRIDE }>,
+    /// Matrices lie on 1,024 bytes.
+    unused: Tile<UNUSED>,
+}
+
+const USED: usize = KEY_FLOATS + HEAD_FLOATS + CHUNK * V_STRIDE;
+const UNUSED: usize = USED.next_multiple_of(256) - USED;
+
+/// Shared memory of a block.
+pub const SHARED_BYTES: usize = STAGES * size_of::<Stage>();
+const _: () = assert!(SHARED_BYTES <= 227 * 1024 && size_of::<Stage>() % 1024 == 0);
+
+chunk_kernel! {
+    kernel "chunk_scan_warpgroup", capability 90, blocks 1;
+    entry gdn_chunk_scan_warpgroup = run, threads THREADS, shared SHARED_BYTES;
+}
+
+/// The lane's part of the state, and of tokens, by octets.
+type State = [[f32; 4]; ROW_OCTETS];
+type Tokens = [[f32; 4]; TOKEN_OCTETS];
+type Halves = AnyHalves<ROW_STEPS>;
+
+/// An octet of a product's sums.
+#[inline(always)]
+fn octet(sums: &Sums, octet: usize) -> [f32; 4] {
+    [0, 1, 2, 3].map(|i| sums[4 * octet + i])
+}
+
+/// The lane's part of 32 tokens as factors.
+#[inline(always)]
+fn token_halves(tokens: &Tokens) -> AnyHalves<TOKEN_STEPS> {
+    let mut halves = AnyHalves::ZERO;
+    halves.set(0, Pair::of([tokens[0], tokens[1]]));
+    halves.set(1, Pair::of([tokens[2], tokens[3]]));
+    halves
+}
+
+/// What the lane has of the problem.
+struct Part<'a> {
+    args: &'a Args,
+    lane: usize,
+    warp: usize,
+    /// Its first column in the value head.
+    column: usize,
+    stages: *mut Stage,
+    out: GlobalMut<f32>,
+}
+
+/// What goes from chunk to chunk.
+struct Carried {
+    s: State,
+    halves: Halves,
+    scales: Columns<Scale>,
+    at_keys: Sums,
+    /// The largest elements of the columns of s, as it is kept, and of the next chunk's v.
+    s_largest: Columns<f32>,
+    v_largest: Columns<f32>,
+}
+
+impl Part<'_> {
+    /// The lane's element `i` of an octet of rows of the state, in its memory.
+    #[inline(always)]
+    fn state_index(&self, octet: usize, i: usize) -> usize {
+        let row = 8 * octet + 2 * (self.lane % 4) + i % 2;
+        row * self.args.state_row_stride + self.column + 8 * column_of(i)
+    }
+
+    #[inline(always)]
+    fn stage(&self, chunk: u32) -> *mut Stage {
+        self.stages.wrapping_add(chunk as usize % STAGES)
+    }
+
+    /// The chunk's v.
+    ///
+    /// # Safety
+    /// v is complete.
+    #[inline(always)]
+    unsafe fn v(&self, chunk: u32) -> Tokens {
+        // SAFETY: a field.
+        let v = unsafe { &raw mut (*self.stage(chunk)).v };
+        let first = 2 * (self.lane % 4) * V_STRIDE + self.warp * COLUMNS_PER_WARP + self.lane / 4;
+        [0, 1, 2, 3].map(|octet| {
+            // SAFETY: bounds: token < 32, columns below 64. Barrier: by the caller.
+            [0, 1, 2, 3].map(|i| unsafe { Tile::at(v, first + (8 * octet + i % 2) * V_STRIDE + 8 * column_of(i)) })
+        })
+    }
+
+    /// The state, scaled and split, and its products with the first chunk's keys.
+    ///
+    /// # Safety
+    /// The first chunk's tiles are complete; the whole warpgroup is here.
+    #[inline(always)]
+    unsafe fn start(&self, carried: &mut Carried) {
+        // SAFETY: all lanes are here; complete by the caller. Fields.
+        unsafe {
+            let largest = largest_of(&carried.s);
+            carried.scales = largest.map(Scale::of);
+            let factors = carried.scales.map(Scale::factor);
+            carried.s_largest = [largest[0] * factors[0], largest[1] * factors[1]];
+            scale(&mut carried.s, factors);
+            for_each!(STEP in [0 1 2 3 4 5 6 7] {
+                carried.halves.set(STEP, Pair::of([carried.s[2 * STEP], carried.s[2 * STEP + 1]]));
+            });
+            let keys = &raw mut (*self.stage(0)).keys[0];
+            fence();
+            carried.at_keys = project_half::<0, true>([0.0; 16], keys, &carried.halves);
+            carried.at_keys = project_half::<4, false>(carried.at_keys, keys, &carried.halves);
+            commit();
+            carried.v_largest = largest_finite_of(&self.v(0));
+        }
+        wait::<0>();
+        carried.at_keys = arrived(carried.at_keys);
+    }
+
+    /// A chunk with `tokens` tokens in it and after it.
+    ///
+    /// # Safety
+    /// Its tiles and the next chunk's are complete; the whole warpgroup is here.
+    #[inline(always)]
+    unsafe fn chunk(&self, chunk: u32, tokens: u32, carried: &mut Carried) {
+        let (stage, next) = (self.stage(chunk), self.stage(chunk + 1));
+        // SAFETY: fields.
+        let (keys, queries, head, next_keys) = unsafe {
+            let (keys, queries) = (&raw mut (*stage).keys[0], &raw mut (*stage).keys[1]);
+            (keys, queries, &raw mut (*stage).head, &raw mut (*next).keys[0])
+        };
+        fence();
+        // SAFETY: by the caller.
+        let at_queries = unsafe { project_half::<0, true>([0.0; 16], queries, &carried.halves) };
+        commit();
+
+        // SAFETY: by the caller; all lanes are here. Bounds: in the tile.
+        let (columns, y) = unsafe {
+            let [total_decay, early_sum, late_sum, _] = Tile::quad(head, TOTAL_DECAY);
+            let t_sum = early_sum + late_sum;
+            let [mut first, mut second] = carried.scales;
+            let columns = [
+                first.advance(carried.s_largest[0], carried.v_largest[0], total_decay, t_sum),
+                second.advance(carried.s_largest[1], carried.v_largest[1], total_decay, t_sum),
+            ];
+            carried.scales = [first, second];
+            let mut y = self.v(chunk);
+            for_each!(OCTET in [0 1 2 3] {
+                let h = Tile::quad(head, FACTORS + 4 * (4 * OCTET + self.lane % 4));
+                for i in 0..4 {
+                    let column = columns[column_of(i)];
+                    let at_key = carried.at_keys[4 * OCTET + i] * column.s_to_y;
+                    y[OCTET][i] = fma(-h[i % 2], at_key, y[OCTET][i] * column.y);
+                }
+            });
+            (columns, token_halves(&y))
+        };
+        fence();
+        // SAFETY: by the caller.
+        let (t, at_queries) = unsafe {
+            let t = d(head, &y);
+            commit();
+            (t, project_half::<4, false>(at_queries, queries, &carried.halves))
+        };
+        commit();
+        wait::<1>();
+        let t = arrived(t);
+        let d = token_halves(&[0, 1, 2, 3].map(|of| {
+            let sums = octet(&t, of);
+            [0, 1, 2, 3].map(|i| sums[i] * columns[column_of(i)].gain)
+        }));
+        let decay = columns.map(|column| column.decay);
+        fence();
+        // SAFETY: by the caller.
+        let (gained_0, gained_1, own) = unsafe {
+            let gained_0 = gain::<0>(keys, &d);
+            commit();
+            let gained_1 = gain::<1>(keys, &d);
+            commit();
+            (gained_0, gained_1, outputs(head, &y))
+        };
+        commit();
+        wait::<2>();
+        let [step_0, step_1] = advance::<0>(carried, &arrived(gained_0), decay);
+        fence();
+        // SAFETY: by the caller.
+        let (at_keys, gained_2) = unsafe {
+            let at_keys = project::<true>([0.0; 16], next_keys, 0, step_0);
+            (project::<false>(at_keys, next_keys, 1, step_1), gain::<2>(keys, &d))
+        };
+        commit();
+        wait::<2>();
+        let [step_2, step_3] = advance::<1>(carried, &arrived(gained_1), decay);
+        fence();
+        // SAFETY: by the caller.
+        let (at_keys, gained_3) = unsafe {
+            let at_keys = project::<false>(at_keys, next_keys, 2, step_2);
+            (project::<false>(at_keys, next_keys, 3, step_3), gain::<3>(keys, &d))
+        };
+        commit();
+        wait::<1>();
+        let [step_4, step_5] = advance::<2>(carried, &arrived(gained_2), decay);
+        fence();
+        // SAFETY: by the caller.
+        let at_keys = unsafe {
+            let at_keys = project::<false>(at_keys, next_keys, 4, step_4);
+            project::<false>(at_keys, next_keys, 5, step_5)
+        };
+        commit();
+        wait::<1>();
+        let [step_6, step_7] = advance::<3>(carried, &arrived(gained_3), decay);
+        fence();
+        // SAFETY: by the caller.
+        let at_keys = unsafe {
+            let at_keys = project::<false>(at_keys, next_keys, 6, step_6);
+            project::<false>(at_keys, next_keys, 7, step_7)
+        };
+        commit();
+        let (own, at_queries) = (arrived(own), arrived(at_queries));
+        let out = self.out.offset(chunk as usize * CHUNK * self.args.out_token_stride);
+        for_each!(OCTET in [0 1 2 3] {
+            let token = 8 * OCTET + 2 * (self.lane % 4);
+            // SAFETY: bounds: in the tile. Barrier: by the caller.
+            let (f, c) = unsafe {
+                let [_, _, first, second] = Tile::quad(head, FACTORS + 4 * (4 * OCTET + self.lane % 4));
+                ([first, second], [0, 1].map(|next| Tile::at(head, OUT_FACTORS + token + next)))
+            };
+            for i in 0..4 {
+                let (column, next) = (columns[column_of(i)], i % 2);
+                let at_query = at_queries[4 * OCTET + i] * column.s_inverse;
+                let value = fma(f[next], at_query, own[4 * OCTET + i] * column.y_inverse) * c[next];
+                let index = (8 * OCTET + next) * self.args.out_token_stride + 8 * column_of(i);
+                // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
+                unsafe { out.put_if(token + next < tokens as usize, index, value) };
+            }
+        });
+        // After the last chunk there is no next one, and what it gives is not used.
+        // SAFETY: all lanes are here; complete by the caller.
+        unsafe {
+            carried.s_largest = largest_of(&carried.s);
+            carried.v_largest = largest_finite_of(&self.v(chunk + 1));
+        }
+        wait::<0>();
+        carried.at_keys = arrived(at_keys);
+    }
+}
+
+/// Rows `32 PART ..` of the new state, and their halves.
+#[inline(always)]
+fn advance<const PART: usize>(carried: &mut Carried, gained: &Sums, decay: Columns<f32>) -> [Step; 2] {
+    for_each!(OCTET in [0 1 2 3] {
+        for i in 0..4 {
+            let value = &mut carried.s[4 * PART + OCTET][i];
+            *value = fma(*value, decay[column_of(i)], gained[4 * OCTET + i]);
+        }
+    });
+    [0, 1].map(|step| {
+        let pair = Pair::of([carried.s[4 * PART + 2 * step], carried.s[4 * PART + 2 * step + 1]]);
+        carried.halves.set(2 * PART + step, pair);
+        Step { high: pair.high, low: pair.low }
+    })
+}
+
+/// Scales each column by its power of two.
+#[inline(always)]
+fn scale(s: &mut State, factors: Columns<f32>) {
+    for octet in 0..ROW_OCTETS {
+        for i in 0..4 {
+            s[octet][i] *= factors[column_of(i)];
+        }
+    }
+}
+
+/// The kernel.
+///
+/// # Safety
+/// Called once by each of `THREADS` threads of each block of `grid()`, with `SHARED_BYTES` of shared memory, after
+/// `chunk_prep_tensor` with the same arguments; every tensor holds what its shape and strides describe; v has 16-byte
+/// aligned rows; out and the final state overlap no input but the initial state.
+#[inline(always)]
+pub unsafe fn run(args: Args) {
+    let thread = thread_idx_below::<THREADS>();
+    let (warp, lane) = (thread / 32, thread % 32);
+    let value_head = block_idx_y();
+    let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
+    let value_head = value_head as usize;
+    let block_column = block_idx_x() as usize * COLUMNS_PER_BLOCK;
+    let column = block_column + warp % 4 * COLUMNS_PER_WARP + lane / 4;
+    // SAFETY: all lanes are here, and all warps come to the same end.
+    if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
+        return;
+    }
+    let is_loader = warp >= 4;
+    let stages = dynamic_shared_mem::<[Stage; STAGES]>().cast::<Stage>();
+    let out = value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + column;
+    let part = Part { args: &args, lane, warp, column, stages, out: args.out.offset(out) };
+    let mut inputs = Inputs::of(&args, thread % LOADERS, stages, key_head, value_head, block_column);
+    let mut carried = Carried {
+        s: [[0.0; 4]; ROW_OCTETS],
+        halves: Halves::ZERO,
+        scales: [Scale::of(0.0); 2],
+        at_keys: [0.0; 16],
+        s_largest: [0.0; 2],
+        v_largest: [0.0; 2],
+    };
+    if is_loader {
+        // SAFETY: nothing has been read yet.
+        unsafe {
+            inputs.stage();
+            inputs.stage();
+        }
+    } else if !args.initial_state.as_ptr().is_null() {
+        let state = args.initial_state.offset(value_head * args.state_head_stride);
+        for octet in 0..ROW_OCTETS {
+            for i in 0..4 {
+                // SAFETY: bounds: row and column are the head's. Owner: this thread alone, to the end.
+                carried.s[octet][i] = unsafe { state.at(part.state_index(octet, i)) };
+            }
+        }
+    }
+    // A chunk is computed when the next one's tiles, too, have arrived.
+    let chunks = args.tokens.div_ceil(CHUNK as u32);
+    let mut arriving = 0;
+    while args.tokens > 0 && arriving <= chunks {
+        if is_loader {
+            wait_for_copies::<1>();
+            fence_shared();
+        }
+        // SAFETY: all threads are here. The arriving chunk's tiles are complete, those of two chunks before it are left.
+        unsafe { sync_threads() };
+        // SAFETY: complete by the barrier; a warpgroup has one role.
+        unsafe {
+            if is_loader {
+                inputs.stage();
+            } else if arriving == 0 {
+                part.start(&mut carried);
+            } else {
+                let chunk = arriving - 1;
+                part.chunk(chunk, args.tokens - chunk * CHUNK as u32, &mut carried);
+            }
+        }
+        arriving += 1;
+    }
+    if is_loader {
+        wait_for_copies::<0>();
+    } else if !args.final_state.as_ptr().is_null() {
+        if args.tokens > 0 {
+            scale(&mut carried.s, carried.scales.map(Scale::inverse));
+        }
+        let state = args.final_state.offset(value_head * args.state_head_stride);
+        for octet in 0..ROW_OCTETS {
+            for i in 0..4 {
+                // SAFETY: bounds: row and column are the head's. Owner: this thread alone has them.
+                unsafe { state.put(part.state_index(octet, i), carried.s[octet][i]) };
+            }
+        }
+    }
+}
+
+const _: () = assert!(ROW_STEPS == 8 && TOKEN_STEPS == 2 && TOKEN_OCTETS == 4);
