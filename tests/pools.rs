@@ -148,10 +148,12 @@ fn padding_has_zeros_and_touches_nothing() {
 #[test]
 fn recycled_slots_are_cleared() {
     let heads = heads(1, 2, HeadMap::Tiled);
-    for tokens in [1, 5] {
+    for tokens in [1, 5, 64, 130] {
         let mut batch = Batch::new(heads, &[tokens; 3], Dtype::F32, 5);
         for filling in [POISON, 1e30] {
-            for path in BatchPath::all() {
+            // The emulator is slow, and long sequences are nothing new to its kernel.
+            let is_short = |path: &BatchPath| tokens <= 16 || matches!(path, BatchPath::Cpu(_));
+            for path in BatchPath::all().into_iter().filter(is_short) {
                 let mut pool = Pool::new(heads, StateLayout::key_major(&heads), 5);
                 pool.data.fill(filling);
                 pool.put(3, &batch.states[1]);

@@ -245,7 +245,8 @@ impl<'a> Call<'a> {
     }
 
     /// The slot of each sequence in the pool of states, `[sequences]`. Padding (negative, `u32::MAX`) has an output of zeros
-    /// and touches no state. No slot may be named twice.
+    /// and touches no state. No slot that is written may be named twice, and each has to be there: the CPU backend refuses
+    /// others; to a kernel a slot that is not there is padding.
     pub fn state_indices(mut self, indices: impl Into<Indices<'a>>) -> Self {
         self.indices = Some(indices.into());
         self
