@@ -7,8 +7,8 @@ use host::{
 };
 use tests::heads;
 
-const H200: Card = Card { capability: 90, multiprocessors: 132, shared_bytes_optin: 232_448 };
-const T4: Card = Card { capability: 75, multiprocessors: 40, shared_bytes_optin: 65_536 };
+const H200: Card = Card::new(90, 132, 232_448);
+const T4: Card = Card::new(75, 40, 65_536);
 
 fn layer() -> Heads {
     heads(16, 48, HeadMap::Grouped)

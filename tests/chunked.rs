@@ -13,7 +13,7 @@ use tests::{
 };
 
 const DIM: usize = 128;
-const CARD: Card = Card { capability: 80, multiprocessors: 108, shared_bytes_optin: 166_912 };
+const CARD: Card = Card::new(80, 108, 166_912);
 /// The emulated kernels.
 const EMULATED: [Path; 2] = [Path::Emulated(Kernel::Chunked), Path::Emulated(Kernel::ChunkedTensor)];
 

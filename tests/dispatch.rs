@@ -7,7 +7,7 @@ use host::{Card, HeadMap, Kernel, PathChoice, Policy, Reason, plan};
 use kernels_gpu::kernels::{chunk_prep, chunk_scan};
 use tests::{ORDERS, Output, Path, gpu, heads, run, same_bits};
 
-const H200: Card = Card { capability: 90, multiprocessors: 132, shared_bytes_optin: 232_448 };
+const H200: Card = Card::new(90, 132, 232_448);
 
 /// Every limit of shared memory that there is: what is chosen fits, else it goes token by token and says why (case 38).
 #[test]

@@ -3,21 +3,22 @@
 #![forbid(unsafe_code)]
 use std::collections::BTreeSet;
 
-use cuda_std::kernel::{Arguments, EntryFacts};
+use cuda_std::kernel::{Architecture, Arguments, EntryFacts};
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::recurrence::Args;
 use kernels_gpu::table;
 
-/// A file, the capability times ten that it is for, and the newest PTX version that its cards' first drivers take.
+/// A file, the cards that it is for, and the newest PTX version that its first drivers take.
 struct File {
-    capability: u32,
+    architecture: Architecture,
     newest: (u32, u32),
     text: &'static str,
 }
 
-const FILES: [File; 2] = [
-    File { capability: 75, newest: (6, 3), text: include_str!("../host/ptx/gdn_sm_75.ptx") },
-    File { capability: 80, newest: (7, 0), text: include_str!("../host/ptx/gdn_sm_80.ptx") },
+const FILES: [File; 3] = [
+    File { architecture: Architecture::From(75), newest: (6, 3), text: include_str!("../host/ptx/gdn_sm_75.ptx") },
+    File { architecture: Architecture::From(80), newest: (7, 0), text: include_str!("../host/ptx/gdn_sm_80.ptx") },
+    File { architecture: Architecture::Only(90), newest: (8, 0), text: include_str!("../host/ptx/gdn_sm_90a.ptx") },
 ];
 
 /// One entry's text: its parameters, what stands between, its body.
@@ -29,6 +30,11 @@ struct Entry<'a> {
 }
 
 impl File {
+    /// The PTX target: plain, or with the `a` that ties it to one card.
+    fn target(&self) -> String {
+        self.architecture.target()
+    }
+
     /// The text without comments.
     fn lines(&self) -> impl Iterator<Item = &'static str> {
         self.text.lines().map(|line| line.split("//").next().unwrap().trim()).filter(|line| !line.is_empty())
@@ -52,7 +58,7 @@ impl File {
     }
 
     fn expected(&self) -> Vec<EntryFacts> {
-        table::entries().into_iter().filter(|entry| entry.minimum_capability <= self.capability).collect()
+        table::entries().into_iter().filter(|entry| entry.architecture.fits_in(self.architecture)).collect()
     }
 }
 
@@ -62,11 +68,39 @@ fn versions_and_targets_are_what_old_drivers_and_cards_take() {
         let version = file.directive(".version");
         let (major, minor) = version.split_once('.').unwrap();
         let version: (u32, u32) = (major.parse().unwrap(), minor.parse().unwrap());
-        assert!(version <= file.newest, "{version:?} for sm_{}", file.capability);
-        // A plain target, without the `a` or `f` that ties it to one card.
-        assert_eq!(file.directive(".target"), format!("sm_{}", file.capability));
+        assert!(version <= file.newest, "{version:?} for {}", file.target());
+        assert_eq!(file.directive(".target"), file.target());
         assert_eq!(file.directive(".address_size"), "64");
     }
+}
+
+/// Only the file for Hopper is tied to one card, and no other card gets it.
+#[test]
+fn cards_other_than_hopper_get_files_that_later_cards_run() {
+    assert_eq!(FILES.map(|file| file.architecture), table::FILES);
+    let targets = FILES.map(|file| file.directive(".target"));
+    assert_eq!(targets, ["sm_75", "sm_80", "sm_90a"]);
+    for card in 0..200 {
+        let file = table::file_for(card).map(|file| FILES.iter().find(|one| one.architecture == file).unwrap());
+        let expected = match card {
+            ..75 => None,
+            75..80 => Some("sm_75"),
+            90 => Some("sm_90a"),
+            _ => Some("sm_80"),
+        };
+        assert_eq!(file.map(|file| file.directive(".target")), expected, "{card}");
+    }
+}
+
+/// A Hopper card that takes the older file, for its driver's sake, loses the kernels for it alone and no other.
+#[test]
+fn the_file_for_hopper_has_what_the_other_has() {
+    let [_, plain, hopper] = FILES.map(|file| file.expected());
+    for entry in &plain {
+        assert!(hopper.iter().any(|one| one.symbol == entry.symbol), "{}", entry.symbol);
+    }
+    let more = hopper.iter().filter(|entry| !plain.iter().any(|one| one.symbol == entry.symbol));
+    assert!(more.into_iter().all(|entry| entry.architecture == Architecture::Only(90)));
 }
 
 #[test]
@@ -74,7 +108,7 @@ fn entries_are_those_of_the_table() {
     for file in &FILES {
         let found: BTreeSet<&str> = file.entries().iter().map(|entry| entry.symbol).collect();
         let expected = file.expected();
-        assert_eq!(found, expected.iter().map(|entry| entry.symbol).collect(), "sm_{}", file.capability);
+        assert_eq!(found, expected.iter().map(|entry| entry.symbol).collect(), "{}", file.target());
         assert_eq!(found.len(), file.entries().len());
         for entry in file.entries() {
             let facts = expected.iter().find(|facts| facts.symbol == entry.symbol).unwrap();
@@ -164,10 +198,10 @@ fn fault_of(line: &str) -> Option<&'static str> {
 #[test]
 fn accesses_name_their_memory() {
     for file in &FILES {
-        assert!(file.lines().filter(|line| line.starts_with("ld.global")).count() > 10, "sm_{}", file.capability);
+        assert!(file.lines().filter(|line| line.starts_with("ld.global")).count() > 10, "{}", file.target());
         for line in file.lines() {
             if let Some(fault) = fault_of(line) {
-                panic!("sm_{}: {fault}: {line}", file.capability);
+                panic!("{}: {fault}: {line}", file.target());
             }
         }
     }
@@ -188,6 +222,18 @@ fn the_oldest_file_asks_for_nothing_new() {
     for line in FILES[0].lines() {
         for word in ["cp.async", ".bf16", "mma.", "mbarrier", "redux", ".L2::"] {
             assert!(!line.contains(word), "{line}");
+        }
+    }
+}
+
+/// What only Hopper has stands in the file for Hopper alone.
+#[test]
+fn files_for_later_cards_have_nothing_of_hoppers_own() {
+    for file in FILES.iter().filter(|file| matches!(file.architecture, Architecture::From(_))) {
+        for line in file.lines() {
+            for word in ["wgmma", "setmaxnreg", "fence.proxy", "cp.async.bulk"] {
+                assert!(!line.contains(word), "{}: {line}", file.target());
+            }
         }
     }
 }

@@ -30,10 +30,7 @@ pub(crate) struct Launch {
 /// # Errors
 /// The first reason against it.
 pub(crate) fn require(card: &Card, request: &Request<'_>) -> Result<(), Reason> {
-    let need = decode::KERNEL.minimum_capability;
-    if card.capability < need {
-        return Err(Reason::Capability { have: card.capability, need });
-    }
+    card.require(decode::KERNEL.architecture)?;
     let [blocks, _] = decode::grid(1, request.heads.num_v_heads as u32);
     let (sequences, most) = (request.sequences.count(), (MOST_BLOCKS / u64::from(blocks)) as usize);
     if sequences > most {

@@ -132,11 +132,11 @@ mod tests {
     use super::*;
     use crate::heads::HeadMap;
 
-    const H200: Card = Card { capability: 90, multiprocessors: 132, shared_bytes_optin: 232_448 };
-    const RTX_5090: Card = Card { capability: 120, multiprocessors: 170, shared_bytes_optin: 101_376 };
-    const RTX_4090: Card = Card { capability: 89, multiprocessors: 128, shared_bytes_optin: 101_376 };
-    const RTX_3090: Card = Card { capability: 86, multiprocessors: 82, shared_bytes_optin: 101_376 };
-    const T4: Card = Card { capability: 75, multiprocessors: 40, shared_bytes_optin: 65_536 };
+    const H200: Card = Card::new(90, 132, 232_448);
+    const RTX_5090: Card = Card::new(120, 170, 101_376);
+    const RTX_4090: Card = Card::new(89, 128, 101_376);
+    const RTX_3090: Card = Card::new(86, 82, 101_376);
+    const T4: Card = Card::new(75, 40, 65_536);
 
     fn problem(key_heads: usize, value_heads: usize, tokens: usize) -> Problem {
         let heads = Heads::new(key_heads, value_heads, HeadMap::Grouped).unwrap();

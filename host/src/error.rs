@@ -179,13 +179,21 @@ pub enum Reason {
         /// The kernel's.
         need: u32,
     },
+    /// It is for cards of another compute capability alone.
+    #[error("compute capability {}.{}; it is for {}.{} alone", have / 10, have % 10, only / 10, only % 10)]
+    OtherCapability {
+        /// The device's capability, times ten.
+        have: u32,
+        /// The kernel's.
+        only: u32,
+    },
     /// It moves 16 bytes at a time, and this argument is not aligned to them.
     #[error("{argument} has an address or a stride that is not a multiple of 16 bytes")]
     Unaligned {
         /// The argument.
         argument: &'static str,
     },
-    /// The loaded PTX file is for older devices and does not have it.
+    /// The loaded PTX file does not have it: the driver is too old for the one that does.
     #[error("not in the PTX that was loaded for this device")]
     NotLoaded,
     /// The policy rules it out.

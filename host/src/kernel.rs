@@ -68,16 +68,13 @@ impl Kernel {
     /// The first reason against it.
     pub(crate) fn require(self, card: &Card, problem: &Problem, pointers: &Pointers) -> Result<(), Reason> {
         let ratio = problem.heads.values_per_key();
-        let need = match self {
-            Self::RecurrentByKeyHead => recurrent_by_key_head::KERNEL.minimum_capability,
-            Self::RecurrentByColumn => recurrent_by_column::KERNEL.minimum_capability,
-            Self::Chunked => Form::Plain.minimum_capability(),
-            Self::ChunkedTensor => Form::Tensor.minimum_capability(),
-            Self::Decode => decode::KERNEL.minimum_capability,
-        };
-        if card.capability < need {
-            return Err(Reason::Capability { have: card.capability, need });
-        }
+        card.require(match self {
+            Self::RecurrentByKeyHead => recurrent_by_key_head::KERNEL.architecture,
+            Self::RecurrentByColumn => recurrent_by_column::KERNEL.architecture,
+            Self::Chunked => Form::Plain.architecture(),
+            Self::ChunkedTensor => Form::Tensor.architecture(),
+            Self::Decode => decode::KERNEL.architecture,
+        })?;
         if matches!(self, Self::RecurrentByColumn | Self::Decode) {
             return Ok(());
         }

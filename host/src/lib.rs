@@ -42,6 +42,8 @@ mod upload;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 
+pub use cuda_std::kernel::Architecture;
+
 #[cfg(all(test, feature = "cuda"))]
 use libcuda_loader as _;
 

@@ -1,7 +1,9 @@
 //! How a path is chosen: what a card is, what a caller wants, and the engine's switches.
 #![forbid(unsafe_code)]
-use crate::error::{Error, Result};
+use crate::error::{Error, Reason, Result};
 use crate::kernel::Kernel;
+use cuda_std::kernel::Architecture;
+use kernels_gpu::table;
 
 /// What a card is, as far as a choice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,35 @@ pub struct Card {
     pub multiprocessors: u32,
     /// The most shared memory that a block can ask for, in bytes.
     pub shared_bytes_optin: u32,
+    /// The cards that the PTX file loaded on it is for: what kernels it has.
+    pub ptx: Architecture,
+}
+
+impl Card {
+    /// One whose driver takes the best PTX file that there is for it.
+    #[must_use]
+    pub const fn new(capability: u32, multiprocessors: u32, shared_bytes_optin: u32) -> Self {
+        // On a card that is older than every file nothing runs, whichever is named.
+        let ptx = match table::file_for(capability) {
+            Some(file) => file,
+            None => table::FILES[0],
+        };
+        Self { capability, multiprocessors, shared_bytes_optin, ptx }
+    }
+
+    /// Whether it has a kernel that is for `architecture`.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn require(&self, architecture: Architecture) -> Result<(), Reason> {
+        let have = self.capability;
+        match architecture {
+            Architecture::From(need) if have < need => Err(Reason::Capability { have, need }),
+            Architecture::Only(only) if have != only => Err(Reason::OtherCapability { have, only }),
+            _ if !architecture.fits_in(self.ptx) => Err(Reason::NotLoaded),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Which path is taken.
@@ -122,6 +153,34 @@ mod tests {
 
     fn of(pairs: &[(&str, &str)]) -> Result<Policy> {
         Policy::from_variables(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn a_kernel_for_one_card_alone_needs_that_card_and_a_driver_that_reads_its_file() {
+        use Architecture::{From, Only};
+        let hopper = Card::new(90, 132, 232_448);
+        let old_driver = Card { ptx: From(80), ..hopper };
+        let emulated = |capability, card: Card| Card { capability, ..card };
+        let blackwell = Card::new(100, 148, 232_448);
+        for (card, architecture, verdict) in [
+            (hopper, Only(90), Ok(())),
+            (hopper, From(80), Ok(())),
+            (hopper, From(75), Ok(())),
+            (old_driver, Only(90), Err(Reason::NotLoaded)),
+            (old_driver, From(80), Ok(())),
+            (blackwell, Only(90), Err(Reason::OtherCapability { have: 100, only: 90 })),
+            (blackwell, From(80), Ok(())),
+            (Card::new(89, 128, 101_376), Only(90), Err(Reason::OtherCapability { have: 89, only: 90 })),
+            (Card::new(75, 40, 65_536), From(80), Err(Reason::Capability { have: 75, need: 80 })),
+            (Card::new(70, 80, 98_304), From(75), Err(Reason::Capability { have: 70, need: 75 })),
+            (emulated(75, hopper), From(75), Ok(())),
+            (emulated(89, hopper), Only(90), Err(Reason::OtherCapability { have: 89, only: 90 })),
+            (emulated(90, blackwell), Only(90), Err(Reason::NotLoaded)),
+        ] {
+            assert_eq!(card.require(architecture), verdict, "{card:?} {architecture:?}");
+        }
+        let text = blackwell.require(Only(90)).unwrap_err().to_string();
+        assert_eq!(text, "compute capability 10.0; it is for 9.0 alone");
     }
 
     #[test]

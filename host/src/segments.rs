@@ -4,7 +4,7 @@ use crate::error::Reason;
 use crate::heads::{HeadMap, Heads};
 use crate::kernel::{Kernel, Pointers, Problem};
 use crate::policy::Card;
-use cuda_std::kernel::Entry;
+use cuda_std::kernel::{Architecture, Entry};
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::chunk::{Args, CHUNK, scratch_len};
 use kernels_gpu::kernels::{
@@ -34,11 +34,11 @@ impl Form {
         }
     }
 
-    /// The compute capability that its kernels need.
-    pub fn minimum_capability(self) -> u32 {
+    /// The cards that its kernels are for.
+    pub fn architecture(self) -> Architecture {
         match self {
-            Self::Plain => chunk_scan::KERNEL.minimum_capability,
-            Self::Tensor => chunk_scan_tensor::KERNEL.minimum_capability,
+            Self::Plain => chunk_scan::KERNEL.architecture,
+            Self::Tensor => chunk_scan_tensor::KERNEL.architecture,
         }
     }
 

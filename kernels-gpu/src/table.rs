@@ -3,7 +3,23 @@ use crate::kernels::{
     chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, copy_states, decode, hold,
     recurrent_by_column, recurrent_by_key_head, tensor_probe, upload,
 };
-use cuda_std::kernel::EntryFacts;
+use cuda_std::kernel::{Architecture, EntryFacts};
+
+/// The cards that each PTX file is for, the best last. A file holds every entry that runs on all of them.
+pub const FILES: [Architecture; 3] = [Architecture::From(75), Architecture::From(80), Architecture::Only(90)];
+
+/// The best file for a card of compute capability `card`, times ten; None where it is too old for all of them.
+#[must_use]
+pub const fn file_for(card: u32) -> Option<Architecture> {
+    let mut place = FILES.len();
+    while place > 0 {
+        place -= 1;
+        if FILES[place].runs_on(card) {
+            return Some(FILES[place]);
+        }
+    }
+    None
+}
 
 /// The facts of every PTX entry.
 #[must_use]

@@ -76,7 +76,7 @@ pub fn bitcode(compiler: &DeviceCompiler, root: &Path, verbose: bool) -> Result<
 /// The PTX of `entries` alone: whatever they do not reach is removed as dead, newer targets' instructions with it.
 pub fn ptx(compiler: &DeviceCompiler, linked: &Path, target: Target, entries: &[EntryFacts]) -> Result<String> {
     let symbols: Vec<&str> = entries.iter().map(|entry| entry.symbol).collect();
-    let architecture = target.architecture();
+    let architecture = target.architecture.target();
     let optimised = linked.with_file_name(format!("{architecture}.bc"));
     process::run(
         Command::new(&compiler.opt)

@@ -1,7 +1,7 @@
 //! What must be true of a PTX file before any card sees it. Each rule stands for a fault that code generators have
 //! shipped: slow or wrong, and invisible in the results of the card at hand.
 
-use cuda_std::kernel::EntryFacts;
+use cuda_std::kernel::{Architecture, EntryFacts};
 
 use crate::code;
 use crate::ptx_text::{self, PtxEntry};
@@ -17,7 +17,7 @@ pub fn faults(ptx: &str, target: Target, expected_barriers: &dyn Fn(&EntryFacts)
     let expected = target.entries();
     for entry in &found {
         let Some(facts) = expected.iter().find(|facts| facts.symbol == entry.name) else {
-            faults.push(format!("{}: no kernel declares this entry for {}", entry.name, target.architecture()));
+            faults.push(format!("{}: no kernel declares this entry for {}", entry.name, target.architecture.target()));
             continue;
         };
         faults.extend(entry_faults(entry, target, expected_barriers(facts)));
@@ -101,9 +101,22 @@ fn line_fault(line: &str, target: Target) -> Option<&'static str> {
         "cvta" if operation.contains(".shared") => Some("conversion between shared and generic addresses"),
         "cvta" if operation.contains(".local") => Some("address of a stack frame"),
         "call" => Some("call"),
-        "cp" if operation.starts_with("cp.async") && target.capability < 80 => Some("needs sm_80"),
-        _ => None,
+        _ => missing(operation, target.architecture),
     }
+}
+
+/// The target that an operation needs, where some card that the file is for lacks it.
+fn missing(operation: &str, file: Architecture) -> Option<&'static str> {
+    // The longer name stands first.
+    let needs = [
+        ("wgmma", Architecture::Only(90), "needs sm_90a"),
+        ("setmaxnreg", Architecture::Only(90), "needs sm_90a"),
+        ("fence.proxy", Architecture::From(90), "needs sm_90"),
+        ("cp.async.bulk", Architecture::From(90), "needs sm_90"),
+        ("cp.async", Architecture::From(80), "needs sm_80"),
+    ];
+    let (_, need, fault) = needs.into_iter().find(|(name, ..)| operation.starts_with(name))?;
+    (!need.fits_in(file)).then_some(fault)
 }
 
 /// The operation with its modifiers, without a predicate: `ld.shared.v4.b32`.
@@ -121,6 +134,7 @@ mod tests {
 
     const SM_75: Target = TARGETS[0];
     const SM_80: Target = TARGETS[1];
+    const SM_90A: Target = TARGETS[2];
 
     fn entry<'text>(parameters: &[&'text str], body: &[&'text str]) -> PtxEntry<'text> {
         PtxEntry { name: "k", parameters: parameters.to_vec(), body: body.to_vec() }
@@ -200,6 +214,24 @@ mod tests {
         let line = "\tcp.async.cg.shared.global [%r1], [%rd1], 16;";
         assert_faults(line, SM_80, None);
         assert_faults(line, SM_75, Some("needs sm_80"));
+    }
+
+    #[test]
+    fn what_only_hopper_has_is_in_its_file_alone() {
+        for (line, fault) in [
+            ("\twgmma.fence.sync.aligned;", "needs sm_90a"),
+            (
+                "\twgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%f1}, %rd1, %rd2, 1, 1, 1, 0, 0;",
+                "needs sm_90a",
+            ),
+            ("\tsetmaxnreg.inc.sync.aligned.u32 240;", "needs sm_90a"),
+            ("\tfence.proxy.async.shared::cta;", "needs sm_90"),
+            ("\tcp.async.bulk.commit_group;", "needs sm_90"),
+        ] {
+            assert_faults(line, SM_90A, None);
+            assert_faults(line, SM_80, Some(fault));
+            assert_faults(line, SM_75, Some(fault));
+        }
     }
 
     #[test]

@@ -68,7 +68,8 @@ pub fn assemble(ptxas: &Path, file: &Path, architecture: &str) -> Result<(Vec<Us
 
 /// Warnings, and the notes numbered C75xx: "Potential Performance Loss: wgmma.mma_async instructions are serialized".
 fn complaints(report: &str) -> Vec<String> {
-    let complains = |line: &str| line.contains("warning") || line.contains("(C75") || line.contains("serialized");
+    const MARKS: [&str; 4] = ["warning", "(C75", "serialized", "Performance Loss"];
+    let complains = |line: &str| MARKS.iter().any(|mark| line.contains(mark));
     report.lines().filter(|line| complains(line)).map(|line| line.trim().to_owned()).collect()
 }
 
@@ -120,6 +121,18 @@ mod tests {
         let b = Usage { entry: "b".into(), registers: 18, ..Usage::default() };
         let a = Usage { entry: "a".into(), registers: 64, shared: 48, stack: 128, spill_stores: 8, spill_loads: 16 };
         assert_eq!(usages(REPORT), [a, b]);
+    }
+
+    #[test]
+    fn notes_of_lost_speed_are_complaints() {
         assert_eq!(complaints(REPORT).len(), 1);
+        for line in [
+            "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to x",
+            "ptxas info    : (C7517) wgmma.wait_group is injected in around line 13 by compiler",
+            "ptxas info    : Potential Performance Loss: 'setmaxnreg' ignored",
+            "ptxas warning : Value of threads per SM for entry a is out of range",
+        ] {
+            assert_eq!(complaints(line), [line]);
+        }
     }
 }

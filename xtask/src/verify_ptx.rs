@@ -10,7 +10,7 @@ use crate::ptx_audit;
 use crate::ptx_text;
 use crate::ptxas::{self, Usage};
 use crate::sources;
-use crate::targets::{ARCHITECTURES, TARGETS, Target};
+use crate::targets::{TARGETS, Target};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -37,8 +37,7 @@ pub fn run(root: &Path, arguments: &Arguments) -> Result<()> {
         let in_file = |fault: String| format!("{}: {fault}", target.file_name());
         faults.extend(ptx_audit::faults(&ptx, target, &barriers).into_iter().map(in_file));
 
-        for architecture in ARCHITECTURES.into_iter().filter(|&capability| capability >= target.capability) {
-            let architecture = format!("sm_{architecture}");
+        for architecture in target.assembled_for() {
             let (usages, complaints) = ptxas::assemble(&ptxas, &file, &architecture)?;
             let on_card = |fault: String| format!("{} for {architecture}: {fault}", target.file_name());
             faults.extend(complaints.into_iter().chain(usages.iter().filter_map(memory_fault)).map(on_card));

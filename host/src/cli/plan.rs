@@ -43,7 +43,7 @@ fn parse_card(text: &str) -> Result<Card, String> {
     if !(10..1000).contains(&capability) || multiprocessors == 0 {
         return Err(format!("expected a capability times ten from 10 to 999 and multiprocessors, got {text:?}"));
     }
-    Ok(Card { capability, multiprocessors, shared_bytes_optin })
+    Ok(Card::new(capability, multiprocessors, shared_bytes_optin))
 }
 
 #[cfg(test)]
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_card_is_three_numbers() {
-        let card = Card { capability: 89, multiprocessors: 128, shared_bytes_optin: 101_376 };
+        let card = Card::new(89, 128, 101_376);
         assert_eq!(parse_card("89/128/101376"), Ok(card));
         for bad in ["", "89", "89/128", "89/128/x", "89/128/1/2", "-1/2/3"] {
             assert!(parse_card(bad).unwrap_err().contains("101376"), "{bad}");

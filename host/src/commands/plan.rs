@@ -12,12 +12,12 @@ use host::{Card, Heads, Launch, Policy, plan};
 /// Cards by name: compute capability times ten, multiprocessors, opt-in shared memory of a block in bytes, as their
 /// makers publish them.
 const CARDS: [(&str, Card); 6] = [
-    ("H200", Card { capability: 90, multiprocessors: 132, shared_bytes_optin: 232_448 }),
-    ("A100", Card { capability: 80, multiprocessors: 108, shared_bytes_optin: 166_912 }),
-    ("RTX 5090", Card { capability: 120, multiprocessors: 170, shared_bytes_optin: 101_376 }),
-    ("RTX 4090", Card { capability: 89, multiprocessors: 128, shared_bytes_optin: 101_376 }),
-    ("RTX 3090", Card { capability: 86, multiprocessors: 82, shared_bytes_optin: 101_376 }),
-    ("T4", Card { capability: 75, multiprocessors: 40, shared_bytes_optin: 65_536 }),
+    ("H200", Card::new(90, 132, 232_448)),
+    ("A100", Card::new(80, 108, 166_912)),
+    ("RTX 5090", Card::new(120, 170, 101_376)),
+    ("RTX 4090", Card::new(89, 128, 101_376)),
+    ("RTX 3090", Card::new(86, 82, 101_376)),
+    ("T4", Card::new(75, 40, 65_536)),
 ];
 
 #[derive(Debug, Serialize)]

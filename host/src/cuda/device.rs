@@ -7,7 +7,7 @@ use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::policy::Card;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use cuda_std::kernel::{Arguments, Entry};
+use cuda_std::kernel::{Architecture, Arguments, Entry};
 use cust::sys::{CUcontext, CUdevice, CUfunction, CUmodule};
 use std::collections::HashMap;
 
@@ -27,6 +27,9 @@ pub struct DeviceFacts {
     pub shared_bytes_optin: u32,
     /// Memory of the device, in bytes.
     pub memory_bytes: u64,
+    /// The cards that the PTX file loaded on it is for: one for its compute capability alone, if there is one and the driver
+    /// is new enough to read it.
+    pub ptx: Architecture,
 }
 
 /// How many devices the driver shows.
@@ -72,8 +75,8 @@ impl DeviceFacts {
     /// What a choice of path depends on.
     #[must_use]
     pub fn card(&self) -> Card {
-        let &Self { capability, multiprocessors, shared_bytes_optin, .. } = self;
-        Card { capability, multiprocessors, shared_bytes_optin }
+        let &Self { capability, multiprocessors, shared_bytes_optin, ptx, .. } = self;
+        Card { capability, multiprocessors, shared_bytes_optin, ptx }
     }
 }
 
@@ -92,12 +95,7 @@ impl Device {
         // SAFETY: `device` is written; the ordinal is in range.
         check("cuDeviceGet", unsafe { raw::cuDeviceGet(&raw mut device, ordinal as c_int) })
             .map_err(CudaError::from)?;
-        let facts = facts(device).map_err(CudaError::from)?;
-        let ptx = ptx::for_capability(facts.capability).ok_or_else(|| CudaError::Capability {
-            name: facts.name.clone(),
-            have: facts.capability,
-            need: ptx::MINIMUM_CAPABILITY,
-        })?;
+        let (facts, ptx) = facts(device)?;
         let mut context = core::ptr::null_mut();
         // SAFETY: `context` is written; released in `drop`.
         check("cuDevicePrimaryCtxRetain", unsafe { raw::cuDevicePrimaryCtxRetain(&raw mut context, device) })
@@ -117,11 +115,11 @@ impl Device {
         Ok(opened)
     }
 
-    fn load(&mut self, ptx: &'static CStr) -> Result<()> {
+    fn load(&mut self, ptx: ptx::File) -> Result<()> {
         let _current = Current::set(self.context).map_err(CudaError::from)?;
-        self.module = load_module(ptx, self.facts.driver)?;
+        (self.module, self.facts.ptx) = load_file(ptx, self.facts.driver)?;
         for entry in kernels_gpu::table::entries() {
-            if entry.minimum_capability > self.facts.capability {
+            if !entry.architecture.fits_in(self.facts.ptx) {
                 continue;
             }
             let function = function(self.module, entry.symbol).map_err(CudaError::from)?;
@@ -255,7 +253,11 @@ impl Drop for Current {
     }
 }
 
-fn facts(device: CUdevice) -> Result<DeviceFacts, DriverError> {
+/// What the device is, and the PTX file for it.
+///
+/// # Errors
+/// [`CudaError::Capability`] where it is too old for every file.
+fn facts(device: CUdevice) -> Result<(DeviceFacts, ptx::File), CudaError> {
     let attribute = |attribute| {
         let mut value = 0;
         // SAFETY: `value` is written.
@@ -273,14 +275,32 @@ fn facts(device: CUdevice) -> Result<DeviceFacts, DriverError> {
     let mut bytes = 0;
     // SAFETY: `bytes` is written.
     check("cuDeviceTotalMem", unsafe { raw::cuDeviceTotalMem(&raw mut bytes, device) })?;
-    Ok(DeviceFacts {
-        name: CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned(),
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
+    let capability = attribute(raw::ATTRIBUTE_CAPABILITY_MAJOR)? * 10 + attribute(raw::ATTRIBUTE_CAPABILITY_MINOR)?;
+    let Some(file) = ptx::File::for_capability(capability) else {
+        return Err(CudaError::Capability { name, have: capability, need: ptx::MINIMUM_CAPABILITY });
+    };
+    let facts = DeviceFacts {
+        name,
         driver: (driver as u32 / 1000, driver as u32 % 1000 / 10),
-        capability: attribute(raw::ATTRIBUTE_CAPABILITY_MAJOR)? * 10 + attribute(raw::ATTRIBUTE_CAPABILITY_MINOR)?,
+        capability,
         multiprocessors: attribute(raw::ATTRIBUTE_MULTIPROCESSORS)?,
         shared_bytes_optin: attribute(raw::ATTRIBUTE_SHARED_BYTES_OPTIN)?,
         memory_bytes: bytes as u64,
-    })
+        ptx: file.architecture,
+    };
+    Ok((facts, file))
+}
+
+/// Compiles a file, or the one for drivers that are too old for it, into the current context. Gives what the file taken is
+/// for as well.
+fn load_file(file: ptx::File, driver: (u32, u32)) -> Result<(CUmodule, Architecture), CudaError> {
+    match load_module(file.image(), driver) {
+        Err(CudaError::Load(failure)) if let Some(older) = file.instead(failure.source.code) => {
+            load_file(older, driver)
+        }
+        loaded => Ok((loaded?, file.architecture)),
+    }
 }
 
 /// Compiles PTX into the current context.
@@ -333,21 +353,55 @@ fn set_shared_bytes(function: CUfunction, bytes: u32) -> Result<(), DriverError>
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_broken_ptx_is_a_load_error_with_versions_and_a_cure() {
+    const TOO_NEW: &str = ".version 99.9\n.target sm_80\n.address_size 64\n\0";
+
+    /// None where there is no device and none is required.
+    fn device() -> Option<Device> {
         // Before the first CUDA call; opening the device says what is missing.
         let _ = libcuda_loader::load();
-        let device = match Device::open(0) {
-            Ok(device) => device,
+        match Device::open(0) {
+            Ok(device) => Some(device),
             Err(error) if std::env::var_os("GDN_REQUIRE_GPU").is_some_and(|value| value == "1") => panic!("{error}"),
             Err(_) => {
                 println!("skipped: no device (1 case)");
-                return;
+                None
             }
-        };
+        }
+    }
+
+    #[test]
+    fn a_broken_ptx_is_a_load_error_with_versions_and_a_cure() {
+        let Some(device) = device() else { return };
         let _current = device.current().unwrap();
-        let error = load_module(c".version 99.9\n.target sm_80\n.address_size 64\n", device.facts.driver).unwrap_err();
+        let file = ptx::File { architecture: Architecture::From(80), text: TOO_NEW };
+        let error = load_file(file, device.facts.driver).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("99.9") && text.contains("sm_80") && text.contains("driver"), "{text}");
+    }
+
+    #[test]
+    fn a_driver_too_old_for_a_cards_own_file_gets_the_other() {
+        let Some(device) = device() else { return };
+        let _current = device.current().unwrap();
+        let capability = device.facts.capability;
+        let file = ptx::File { architecture: Architecture::Only(capability), text: TOO_NEW };
+        let (module, loaded) = load_file(file, device.facts.driver).unwrap();
+        assert!(matches!(loaded, Architecture::From(_)) && loaded.runs_on(capability), "{loaded:?}");
+        for entry in kernels_gpu::table::entries() {
+            let found = function(module, entry.symbol).is_ok();
+            assert_eq!(found, entry.architecture.fits_in(loaded), "{}", entry.symbol);
+        }
+        // SAFETY: loaded above, unloaded once.
+        check("cuModuleUnload", unsafe { raw::cuModuleUnload(module) }).unwrap();
+    }
+
+    #[test]
+    fn what_is_loaded_is_what_the_card_is_for() {
+        let Some(device) = device() else { return };
+        let card = device.facts.card();
+        for entry in kernels_gpu::table::entries() {
+            let loaded = device.functions.contains_key(entry.symbol);
+            assert_eq!(loaded, card.require(entry.architecture).is_ok(), "{}", entry.symbol);
+        }
     }
 }

@@ -14,9 +14,9 @@ pub use states::{copy_states, zero_states};
 
 mod states;
 
-/// The card that the emulator passes for: it knows every word of the kernels, and has the shared memory of the smallest
-/// card that they are for.
-const CARD: Card = Card { capability: u32::MAX, multiprocessors: u32::MAX, shared_bytes_optin: 99 << 10 };
+/// The card that the emulator passes for: the one that runs every kernel, with the shared memory of the smallest card that
+/// they are for.
+const CARD: Card = Card::new(90, u32::MAX, 99 << 10);
 
 /// Runs `call` by the source of `kernel`. `order` seeds the order in which threads take turns; no right kernel's result
 /// depends on it.

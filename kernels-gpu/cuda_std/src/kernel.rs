@@ -1,13 +1,56 @@
 //! How a kernel is declared: its arguments once, its PTX entries, and what a launch must know of each.
 
+/// The cards that a kernel, or a PTX file, is for. Compute capabilities are times ten: 75, 80, ...
+#[cfg(not(target_arch = "nvptx64"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    /// Cards of this compute capability and of every later one.
+    From(u32),
+    /// Cards of this compute capability alone: what PTX names with an `a`, such as the warp group's products of `sm_90a`, no
+    /// later card runs.
+    Only(u32),
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl Architecture {
+    /// The least compute capability that it is for.
+    #[must_use]
+    pub const fn capability(self) -> u32 {
+        let (Self::From(capability) | Self::Only(capability)) = self;
+        capability
+    }
+
+    /// Whether a card of compute capability `card` runs it.
+    #[must_use]
+    pub const fn runs_on(self, card: u32) -> bool {
+        match self {
+            Self::From(capability) => capability <= card,
+            Self::Only(capability) => capability == card,
+        }
+    }
+
+    /// Whether a kernel that is for this can stand in a PTX file that is for `file`: wherever the file runs, it has to run.
+    #[must_use]
+    pub const fn fits_in(self, file: Self) -> bool {
+        self.runs_on(file.capability()) && !matches!((self, file), (Self::Only(_), Self::From(_)))
+    }
+
+    /// The PTX target: `sm_80`, or `sm_90a` for one card alone.
+    #[must_use]
+    pub fn target(self) -> String {
+        let suffix = if matches!(self, Self::Only(_)) { "a" } else { "" };
+        format!("sm_{}{suffix}", self.capability())
+    }
+}
+
 /// A kernel as the host sees it. `A` is the struct of its arguments.
 #[cfg(not(target_arch = "nvptx64"))]
 #[derive(Debug)]
 pub struct Kernel<A: 'static> {
     /// The kernel's name, that of its file.
     pub name: &'static str,
-    /// The compute capability it needs, times ten: 75, 80, ...
-    pub minimum_capability: u32,
+    /// The cards that it is for.
+    pub architecture: Architecture,
     /// The blocks a multiprocessor should be able to hold, for the compiler's register budget (PTX `.minnctapersm`).
     pub blocks_per_multiprocessor: u32,
     /// One PTX entry for each compile-time variant.
@@ -36,8 +79,8 @@ pub struct EntryFacts {
     pub kernel: &'static str,
     /// Symbol in the PTX.
     pub symbol: &'static str,
-    /// Compute capability it needs, times ten.
-    pub minimum_capability: u32,
+    /// The cards that it is for.
+    pub architecture: Architecture,
     /// Blocks a multiprocessor should be able to hold.
     pub blocks_per_multiprocessor: u32,
     /// Threads of a block.
@@ -53,7 +96,7 @@ impl<A> Kernel<A> {
         self.entries.iter().map(|entry| EntryFacts {
             kernel: self.name,
             symbol: entry.symbol,
-            minimum_capability: self.minimum_capability,
+            architecture: self.architecture,
             blocks_per_multiprocessor: self.blocks_per_multiprocessor,
             threads: entry.threads,
             shared_bytes: entry.shared_bytes,
@@ -70,6 +113,9 @@ pub trait Arguments: Copy + Send + Sync {
 
 /// Declares the arguments of one or more kernels: the struct `Args`, and the macro, named after `for`, that declares a
 /// kernel which takes them. In the PTX build each entry's parameters are the fields in order.
+///
+/// `capability 75` is the least compute capability, times ten, that the kernel needs; `capability 90 alone` declares one for
+/// cards of that compute capability alone.
 ///
 /// ```
 /// # #![allow(missing_docs)]
@@ -127,7 +173,8 @@ macro_rules! __arguments {
         /// Declares a kernel that takes these arguments.
         macro_rules! $kernel {
             (
-                kernel $dollar name:literal, capability $dollar capability:literal, blocks $dollar blocks:literal;
+                kernel $dollar name:literal, capability $dollar capability:literal $dollar($dollar alone:ident)?,
+                blocks $dollar blocks:literal;
                 $dollar(entry $dollar symbol:ident = $dollar run:path,
                     threads $dollar threads:expr, shared $dollar shared:expr;)+
             ) => {
@@ -137,7 +184,7 @@ macro_rules! __arguments {
                 #[cfg(not(target_arch = "nvptx64"))]
                 pub static KERNEL: $crate::kernel::Kernel<Args> = $crate::kernel::Kernel {
                     name: $dollar name,
-                    minimum_capability: $dollar capability,
+                    architecture: $crate::__kernel_architecture!($dollar capability $dollar($dollar alone)?),
                     blocks_per_multiprocessor: $dollar blocks,
                     entries: &[$dollar($crate::kernel::Entry {
                         symbol: stringify!($dollar symbol),
@@ -150,6 +197,18 @@ macro_rules! __arguments {
         }
         #[allow(unused_imports)]
         pub(crate) use $kernel;
+    };
+}
+
+/// The cards that a kernel is for. Part of [`arguments!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __kernel_architecture {
+    ($capability:literal) => {
+        $crate::kernel::Architecture::From($capability)
+    };
+    ($capability:literal alone) => {
+        $crate::kernel::Architecture::Only($capability)
     };
 }
 

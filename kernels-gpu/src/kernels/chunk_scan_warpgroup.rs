@@ -26,15 +26,16 @@
 mod inputs;
 mod products;
 
-use super::chunk::{Args, CHUNK, chunk_kernel};
+use super::chunk::{Args, CHUNK, again, chunk_kernel};
 use super::chunk_scan_tensor::factors::{Columns, Halves as AnyHalves, Pair, column_of};
-use super::chunk_scan_tensor::scales::{Scale, largest_finite_of, largest_of};
+use super::chunk_scan_tensor::scales::{Factors, Scale, largest_finite_of, largest_of};
 use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY, for_each};
 use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait as wait_for_copies;
 use cuda_std::float::fma;
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
+use cuda_std::warp::warp_shuffle_idx;
 use cuda_std::warpgroup::{Sums, arrived, commit, fence, fence_shared, wait};
 use cuda_std::{GlobalMut, Tile};
 use inputs::Inputs;
@@ -91,7 +92,7 @@ pub const SHARED_BYTES: usize = STAGES * size_of::<Stage>();
 const _: () = assert!(SHARED_BYTES <= 227 * 1024 && size_of::<Stage>() % 1024 == 0);
 
 chunk_kernel! {
-    kernel "chunk_scan_warpgroup", capability 90, blocks 1;
+    kernel "chunk_scan_warpgroup", capability 90 alone, blocks 1;
     entry gdn_chunk_scan_warpgroup = run, threads THREADS, shared SHARED_BYTES;
 }
 
@@ -158,7 +159,7 @@ impl Part<'_> {
     unsafe fn v(&self, chunk: u32) -> Tokens {
         // SAFETY: a field.
         let v = unsafe { &raw mut (*self.stage(chunk)).v };
-        let first = 2 * (self.lane % 4) * V_STRIDE + self.warp * COLUMNS_PER_WARP + self.lane / 4;
+        let first = 2 * (self.lane % 4) * V_STRIDE + self.warp % 4 * COLUMNS_PER_WARP + self.lane / 4;
         [0, 1, 2, 3].map(|octet| {
             // SAFETY: bounds: token < 32, columns below 64. Barrier: by the caller.
             [0, 1, 2, 3].map(|i| unsafe { Tile::at(v, first + (8 * octet + i % 2) * V_STRIDE + 8 * column_of(i)) })
@@ -190,6 +191,36 @@ impl Part<'_> {
         }
         wait::<0>();
         carried.at_keys = arrived(carried.at_keys);
+    }
+
+    /// The chunk's outputs: what the state gives at queries, and what y gives.
+    ///
+    /// # Safety
+    /// As [`Part::chunk`].
+    #[inline(always)]
+    unsafe fn store_outputs(&self, chunk: u32, tokens: u32, columns: &Columns<Factors>, at_queries: &Sums, own: &Sums) {
+        // SAFETY: a field.
+        let head = unsafe { &raw mut (*self.stage(chunk)).head };
+        // Addresses are computed again in each chunk: carried along, they would take sixteen registers.
+        // SAFETY: all lanes are here.
+        let first_token = unsafe { again(chunk * CHUNK as u32) } as usize;
+        let tokens = tokens.saturating_sub(2 * (self.lane % 4) as u32);
+        for_each!(OCTET in [0 1 2 3] {
+            let token = 8 * OCTET + 2 * (self.lane % 4);
+            // SAFETY: bounds: in the tile. Barrier: by the caller.
+            let (f, c) = unsafe {
+                let [_, _, first, second] = Tile::quad(head, FACTORS + 4 * (4 * OCTET + self.lane % 4));
+                ([first, second], [0, 1].map(|next| Tile::at(head, OUT_FACTORS + token + next)))
+            };
+            for i in 0..4 {
+                let (column, next) = (columns[column_of(i)], i % 2);
+                let at_query = at_queries[4 * OCTET + i] * column.s_inverse;
+                let value = fma(f[next], at_query, own[4 * OCTET + i] * column.y_inverse) * c[next];
+                let index = (first_token + 8 * OCTET + next) * self.args.out_token_stride + 8 * column_of(i);
+                // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
+                unsafe { self.out.put_if(8 * OCTET as u32 + (next as u32) < tokens, index, value) };
+            }
+        });
     }
 
     /// A chunk with `tokens` tokens in it and after it.
@@ -240,6 +271,9 @@ impl Part<'_> {
         commit();
         wait::<1>();
         let t = arrived(t);
+        // SAFETY: by the caller.
+        let own = unsafe { outputs(head, &y) };
+        commit();
         let d = token_halves(&[0, 1, 2, 3].map(|of| {
             let sums = octet(&t, of);
             [0, 1, 2, 3].map(|i| sums[i] * columns[column_of(i)].gain)
@@ -247,15 +281,17 @@ impl Part<'_> {
         let decay = columns.map(|column| column.decay);
         fence();
         // SAFETY: by the caller.
-        let (gained_0, gained_1, own) = unsafe {
-            let gained_0 = gain::<0>(keys, &d);
-            commit();
-            let gained_1 = gain::<1>(keys, &d);
-            commit();
-            (gained_0, gained_1, outputs(head, &y))
-        };
+        let gained_0 = unsafe { gain::<0>(keys, &d) };
         commit();
-        wait::<2>();
+        // y and the old halves have been read before the next sums need registers.
+        wait::<1>();
+        let (at_queries, own) = (arrived(at_queries), arrived(own));
+        // SAFETY: by the caller.
+        let gained_1 = unsafe { gain::<1>(keys, &d) };
+        commit();
+        // SAFETY: by the caller.
+        unsafe { self.store_outputs(chunk, tokens, &columns, &at_queries, &own) };
+        wait::<1>();
         let [step_0, step_1] = advance::<0>(carried, &arrived(gained_0), decay);
         fence();
         // SAFETY: by the caller.
@@ -264,7 +300,7 @@ impl Part<'_> {
             (project::<false>(at_keys, next_keys, 1, step_1), gain::<2>(keys, &d))
         };
         commit();
-        wait::<2>();
+        wait::<1>();
         let [step_2, step_3] = advance::<1>(carried, &arrived(gained_1), decay);
         fence();
         // SAFETY: by the caller.
@@ -291,24 +327,6 @@ impl Part<'_> {
             project::<false>(at_keys, next_keys, 7, step_7)
         };
         commit();
-        let (own, at_queries) = (arrived(own), arrived(at_queries));
-        let out = self.out.offset(chunk as usize * CHUNK * self.args.out_token_stride);
-        for_each!(OCTET in [0 1 2 3] {
-            let token = 8 * OCTET + 2 * (self.lane % 4);
-            // SAFETY: bounds: in the tile. Barrier: by the caller.
-            let (f, c) = unsafe {
-                let [_, _, first, second] = Tile::quad(head, FACTORS + 4 * (4 * OCTET + self.lane % 4));
-                ([first, second], [0, 1].map(|next| Tile::at(head, OUT_FACTORS + token + next)))
-            };
-            for i in 0..4 {
-                let (column, next) = (columns[column_of(i)], i % 2);
-                let at_query = at_queries[4 * OCTET + i] * column.s_inverse;
-                let value = fma(f[next], at_query, own[4 * OCTET + i] * column.y_inverse) * c[next];
-                let index = (8 * OCTET + next) * self.args.out_token_stride + 8 * column_of(i);
-                // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
-                unsafe { out.put_if(token + next < tokens as usize, index, value) };
-            }
-        });
         // After the last chunk there is no next one, and what it gives is not used.
         // SAFETY: all lanes are here; complete by the caller.
         unsafe {
@@ -355,7 +373,10 @@ fn scale(s: &mut State, factors: Columns<f32>) {
 #[inline(always)]
 pub unsafe fn run(args: Args) {
     let thread = thread_idx_below::<THREADS>();
-    let (warp, lane) = (thread / 32, thread % 32);
+    let lane = thread % 32;
+    // From the warp's first lane, so that the assembler knows it to be the same in all: products may not diverge.
+    // SAFETY: all lanes are here.
+    let warp = unsafe { warp_shuffle_idx(f32::from_bits((thread / 32) as u32), 0) }.to_bits() as usize % (THREADS / 32);
     let value_head = block_idx_y();
     let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
     let value_head = value_head as usize;
@@ -365,11 +386,32 @@ pub unsafe fn run(args: Args) {
     if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
         return;
     }
-    let is_loader = warp >= 4;
     let stages = dynamic_shared_mem::<[Stage; STAGES]>().cast::<Stage>();
     let out = value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + column;
     let part = Part { args: &args, lane, warp, column, stages, out: args.out.offset(out) };
-    let mut inputs = Inputs::of(&args, thread % LOADERS, stages, key_head, value_head, block_column);
+    // A chunk is computed when the next one's tiles, too, have arrived.
+    let chunks = args.tokens.div_ceil(CHUNK as u32);
+    if warp >= 4 {
+        let mut inputs = Inputs::of(&args, thread % LOADERS, stages, key_head, value_head, block_column);
+        // SAFETY: nothing has been read yet.
+        unsafe {
+            inputs.stage();
+            inputs.stage();
+        }
+        let mut arriving = 0;
+        while args.tokens > 0 && arriving <= chunks {
+            wait_for_copies::<1>();
+            fence_shared();
+            // SAFETY: both roles come as often. The tiles of the chunk two before the arriving one are left.
+            unsafe {
+                meet();
+                inputs.stage();
+            }
+            arriving += 1;
+        }
+        wait_for_copies::<0>();
+        return;
+    }
     let mut carried = Carried {
         s: [[0.0; 4]; ROW_OCTETS],
         halves: Halves::ZERO,
@@ -378,13 +420,7 @@ pub unsafe fn run(args: Args) {
         s_largest: [0.0; 2],
         v_largest: [0.0; 2],
     };
-    if is_loader {
-        // SAFETY: nothing has been read yet.
-        unsafe {
-            inputs.stage();
-            inputs.stage();
-        }
-    } else if !args.initial_state.as_ptr().is_null() {
+    if !args.initial_state.as_ptr().is_null() {
         let state = args.initial_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
@@ -393,35 +429,24 @@ pub unsafe fn run(args: Args) {
             }
         }
     }
-    // A chunk is computed when the next one's tiles, too, have arrived.
-    let chunks = args.tokens.div_ceil(CHUNK as u32);
-    let mut arriving = 0;
-    while args.tokens > 0 && arriving <= chunks {
-        if is_loader {
-            wait_for_copies::<1>();
-            fence_shared();
-        }
-        // SAFETY: all threads are here. The arriving chunk's tiles are complete, those of two chunks before it are left.
-        unsafe { sync_threads() };
-        // SAFETY: complete by the barrier; a warpgroup has one role.
+    if args.tokens > 0 {
+        // SAFETY: both roles come as often. The first chunk's tiles are complete.
         unsafe {
-            if is_loader {
-                inputs.stage();
-            } else if arriving == 0 {
-                part.start(&mut carried);
-            } else {
-                let chunk = arriving - 1;
+            meet();
+            part.start(&mut carried);
+        }
+        let mut chunk = 0;
+        while chunk < chunks {
+            // SAFETY: as above. The next chunk's tiles are complete.
+            unsafe {
+                meet();
                 part.chunk(chunk, args.tokens - chunk * CHUNK as u32, &mut carried);
             }
+            chunk += 1;
         }
-        arriving += 1;
+        scale(&mut carried.s, carried.scales.map(Scale::inverse));
     }
-    if is_loader {
-        wait_for_copies::<0>();
-    } else if !args.final_state.as_ptr().is_null() {
-        if args.tokens > 0 {
-            scale(&mut carried.s, carried.scales.map(Scale::inverse));
-        }
+    if !args.final_state.as_ptr().is_null() {
         let state = args.final_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
@@ -430,6 +455,16 @@ pub unsafe fn run(args: Args) {
             }
         }
     }
+}
+
+/// The block's barrier, at one place for both roles.
+///
+/// # Safety
+/// As [`sync_threads`].
+#[inline(always)]
+unsafe fn meet() {
+    // SAFETY: by the caller.
+    unsafe { sync_threads() };
 }
 
 const _: () = assert!(ROW_STEPS == 8 && TOKEN_STEPS == 2 && TOKEN_OCTETS == 4);

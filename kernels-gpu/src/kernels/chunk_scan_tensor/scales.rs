@@ -3,7 +3,7 @@
 use super::factors::{Columns, ROW_OCTETS, State, Sums, column_of};
 use crate::kernels::chunk_tensor::T_SCALE_EXPONENT;
 use cuda_std::float::{fma, power_of_two};
-use cuda_std::warp::{warp_max, warp_shuffle_xor};
+use cuda_std::warp::warp_shuffle_xor;
 
 /// Where a column's bound is put: between 2^LARGEST and its double, below the largest 16-bit float, 2^16, with room for what
 /// rounding adds. A bound may be so far above the numbers as these are above 2^-25, the last bit of a second part, and 24
@@ -56,14 +56,14 @@ pub unsafe fn largest_of<const OCTETS: usize>(octets: &[Sums; OCTETS]) -> Column
 /// All lanes of the warp are here.
 #[inline(always)]
 pub unsafe fn largest_finite_of<const OCTETS: usize>(octets: &[Sums; OCTETS]) -> Columns<f32> {
-    // SAFETY: all lanes are here; the condition is the warp's.
-    unsafe {
-        let largest = largest_of(octets);
-        if warp_max(largest[0].max(largest[1]).to_bits()) < f32::INFINITY.to_bits() {
-            return largest;
+    let mut finite = *octets;
+    for octet in 0..OCTETS {
+        for i in 0..4 {
+            finite[octet][i] = if finite[octet][i].abs() < f32::INFINITY { finite[octet][i] } else { 0.0 };
         }
-        largest_of(&octets.map(|sums| sums.map(|value| if value.abs() < f32::INFINITY { value } else { 0.0 })))
     }
+    // SAFETY: all lanes are here.
+    unsafe { largest_of(&finite) }
 }
 
 /// The power of two that a column's state is kept with.
