@@ -8,8 +8,10 @@ use cust::stream::StreamFlags;
 use cust::sys::{self, CUstreamCaptureMode};
 use host::cuda::{Gdn, Scratch, Stream};
 use host::inputs::{Family, Inputs};
-use host::{Error, HeadMap, Kernel, Policy, Reason};
-use tests::{OnDevice, Path, engine_context, forced, gpu_or_skip, heads, run, same_bits};
+use host::{Dtype, Error, HeadMap, Kernel, Policy, Reason};
+use tests::{
+    Batch, BatchOnDevice, BatchPath, OnDevice, Path, engine_context, forced, gpu_or_skip, heads, run, same_bits,
+};
 
 /// The GPU, while no other test of this binary has it.
 fn alone(what: &str, cases: usize) -> Option<(&'static Gdn, MutexGuard<'static, ()>)> {
@@ -214,5 +216,71 @@ fn sequential_calls_are_captured_without_scratch() {
         tensors.reset();
         graph.replay(&own);
         same_bits(&inputs.heads, &eager, &tensors.output()).unwrap_or_else(|e| panic!("{round}: {e}"));
+    }
+}
+
+/// Decode needs no scratch, so that it is captured as it is; each replay reads the table of slots anew, and rows that are padding
+/// then touch nothing (cases 15, 33).
+#[test]
+fn captured_decode_follows_its_table() {
+    let Some((_, _alone)) = alone("captured decode", 2 * 6) else { return };
+    let _engine = engine_context();
+    let batch = Batch::new(heads(16, 48, HeadMap::Grouped), &[1; 4], Dtype::Bf16, 5);
+    let expected = batch.run(BatchPath::Cuda(Some(Kernel::Decode))).unwrap();
+    for mode in
+        [CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL]
+    {
+        let gdn = fresh();
+        let mut device = BatchOnDevice::new(&batch, 6);
+        let own = cust::stream::Stream::new(StreamFlags::NON_BLOCKING, None).unwrap();
+        let before = free_bytes();
+        let graph = Graph::capture(&own, mode, || {
+            let launch = device.decode(&gdn, Stream::from(&own)).unwrap();
+            assert_eq!((launch.kernel, launch.launches, launch.scratch_bytes), (Kernel::Decode, 1, 0));
+        });
+        for slots in [[0, 1, 2, 3], [5, -1, 0, 4], [-1; 4], [3, 2, 1, 0], [-1, -1, -1, 2], [1, 5, 3, 2]] {
+            device.place(&slots);
+            graph.replay(&own);
+            for ((expected, output), slot) in expected.iter().zip(device.outputs(&slots)).zip(slots) {
+                if slot < 0 {
+                    assert!(output.out.iter().all(|o| o.to_bits() == 0), "{mode:?}, {slots:?}");
+                } else {
+                    same_bits(&batch.heads, expected, &output).unwrap_or_else(|e| panic!("{mode:?}, {slots:?}: {e}"));
+                }
+            }
+        }
+        assert!(free_bytes() + (4 << 20) >= before, "{mode:?}: a decode kept memory");
+    }
+}
+
+/// A packed prefill keeps its offsets in the workspace, and the captured one brings its own at each replay (case 33).
+#[test]
+fn captured_packed_prefill_brings_its_offsets() {
+    let Some((_, _alone)) = alone("captured packed prefill", 2 * 5) else { return };
+    let _engine = engine_context();
+    let slots = [2, 0, 1];
+    for dtype in [Dtype::F16, Dtype::F32] {
+        let gdn = fresh();
+        let batch = Batch::new(heads(2, 6, HeadMap::Tiled), &[3, 0, 40], dtype, 6);
+        let other = Batch::new(batch.heads, &[9, 30, 1], dtype, 7);
+        let expected = batch.run(BatchPath::Cuda(Some(Kernel::Decode))).unwrap();
+        let (mut device, mut between) = (BatchOnDevice::new(&batch, 3), BatchOnDevice::new(&other, 3));
+        let mut workspace = gdn.workspace(&device.call()).unwrap();
+        let own = cust::stream::Stream::new(StreamFlags::NON_BLOCKING, None).unwrap();
+        let graph = Graph::capture(&own, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL, || {
+            let error = device.prefill(&gdn, Scratch::Device, Stream::from(&own)).unwrap_err();
+            assert!(matches!(error, Error::Scratch { capturing: true, .. }), "{error}");
+            let launch = device.prefill(&gdn, Scratch::Workspace(&mut workspace), Stream::from(&own)).unwrap();
+            assert_eq!((launch.kernel, launch.launches), (Kernel::Decode, 2));
+        });
+        for round in 0..5 {
+            device.place(&slots);
+            between.place(&slots);
+            between.prefill(&gdn, Scratch::Device, Stream::from(&own)).unwrap();
+            graph.replay(&own);
+            for (expected, output) in expected.iter().zip(device.outputs(&slots)) {
+                same_bits(&batch.heads, expected, &output).unwrap_or_else(|e| panic!("{dtype}, {round}: {e}"));
+            }
+        }
     }
 }

@@ -117,10 +117,10 @@ fn rows_that_overlap_are_refused_where_they_are_written() {
     }
     let out = Strides::dense(4, 128);
     for layout in [
-        StateLayout { head: 0, row: 128 },
-        StateLayout { head: 128 * 128, row: 127 },
-        StateLayout { head: 128 * 128 - 1, row: 128 },
-        StateLayout { head: 128, row: 128 },
+        StateLayout { head: 0, row: 128, ..dense },
+        StateLayout { head: 128 * 128, row: 127, ..dense },
+        StateLayout { head: 128 * 128 - 1, row: 128, ..dense },
+        StateLayout { head: 128, row: 128, ..dense },
     ] {
         assert_shape(errors_of(&inputs, |call| call.with_strides(out, layout)), "state", &["overlap"]);
     }
@@ -136,7 +136,7 @@ fn extents_past_64_bits_are_refused() {
         assert_shape(errors_of(&inputs, |call| call.with_strides(strides, dense)), "out", &["at most"]);
         let strides = Strides { token: 512, head: token };
         assert_shape(errors_of(&inputs, |call| call.with_strides(strides, dense)), "out", &["at most"]);
-        let layout = StateLayout { head: token, row: 128 };
+        let layout = StateLayout { head: token, row: 128, ..dense };
         assert_shape(
             errors_of(&inputs, |call| call.with_strides(Strides::dense(4, 128), layout)),
             "state",
@@ -161,7 +161,7 @@ fn strides_that_lead_nowhere_may_be_anything() {
     let expected = expected_of(&inputs);
     for anything in [0, 1, 3, usize::MAX, usize::MAX - 3, 1 << 62, 1 << 61] {
         let strides = Strides { token: anything, head: anything };
-        let state = StateLayout { head: anything, row: 128 };
+        let state = StateLayout { slot: anything, head: anything, row: 128, ..StateLayout::key_major(&inputs.heads) };
         let layout =
             Layout { q: strides, k: strides, v: strides, g: strides, beta: strides, out: strides, state, start: 0 };
         for path in every_path() {

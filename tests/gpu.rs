@@ -4,7 +4,7 @@ use std::thread;
 use cust::context::CurrentContext;
 use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::stream::StreamFlags;
-use host::cuda::{CudaError, Gdn, Stream};
+use host::cuda::{CudaError, Gdn, State, Stream};
 use host::inputs::{Family, Inputs};
 use host::{Error, HeadMap, Kernel, PathChoice, Policy, Reason};
 use tests::{
@@ -169,12 +169,12 @@ fn states_are_read_and_written_as_asked() {
         for poison in [f32::NAN, 1e30] {
             let poisoned = Inputs { state: vec![poison; inputs.state.len()], ..inputs.clone() };
             let tensors = OnDevice::new(&poisoned, 0);
-            let call = tensors.stateless().final_state(tensors.pointer(5));
+            let call = tensors.stateless().final_state(tensors.state());
             let output = tensors.run(gdn, &call, kernel, Stream::LEGACY).unwrap();
             same_bits(&inputs.heads, &from_zeros, &output).unwrap_or_else(|e| panic!("{kernel:?}, {poison}: {e}"));
         }
         let tensors = OnDevice::new(&inputs, 0);
-        let call = tensors.stateless().initial_state(tensors.pointer(5));
+        let call = tensors.stateless().initial_state(tensors.state());
         let output = tensors.run(gdn, &call, kernel, Stream::LEGACY).unwrap();
         assert_eq!(output.out, from_state.out, "{kernel:?}");
         assert_eq!(output.state, inputs.state, "{kernel:?} wrote an initial state");
@@ -182,7 +182,10 @@ fn states_are_read_and_written_as_asked() {
         let tensors = OnDevice::new(&inputs, 0);
         let apart = DeviceBuffer::from_slice(&vec![f32::NAN; inputs.state.len()]).unwrap();
         CurrentContext::synchronize().unwrap();
-        let call = tensors.stateless().initial_state(tensors.pointer(5)).final_state(apart.as_device_ptr().as_raw());
+        let call = tensors
+            .stateless()
+            .initial_state(tensors.state())
+            .final_state(State { pointer: apart.as_device_ptr().as_raw(), ..tensors.state() });
         let output = tensors.run(gdn, &call, kernel, Stream::LEGACY).unwrap();
         let mut state = vec![0.0; apart.len()];
         apart.copy_to(&mut state[..]).unwrap();

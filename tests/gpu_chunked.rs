@@ -149,14 +149,14 @@ fn segments_hand_on_the_state() {
         };
         // Two states: the first is not written.
         let (tensors, apart) = (OnDevice::new(&inputs, 0), OnDevice::new(&zeros, 0));
-        let call = tensors.stateless().initial_state(tensors.pointer(5)).final_state(apart.pointer(5));
+        let call = tensors.stateless().initial_state(tensors.state()).final_state(apart.state());
         let output = run(&limited(0), &tensors, &call);
         assert_eq!(output.state, inputs.state, "an initial state was written");
         let output = Output { state: apart.read(5), ..output };
         same_bits(&inputs.heads, &from_state, &output).unwrap_or_else(|e| panic!("segments of {segment}: {e}"));
         // An initial one alone.
         let tensors = OnDevice::new(&inputs, 0);
-        let call = tensors.stateless().initial_state(tensors.pointer(5));
+        let call = tensors.stateless().initial_state(tensors.state());
         let output = run(&limited(inputs.state.len()), &tensors, &call);
         assert_eq!(output.state, inputs.state, "an initial state was written");
         assert_eq!(output.out, from_state.out, "segments of {segment}, no final state");

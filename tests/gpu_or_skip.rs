@@ -44,7 +44,7 @@ pub fn gpu_or_skip(what: &str, cases: usize) -> Option<&'static Gdn> {
 /// Says once that the GPU's paths are missing from every case that runs on all paths.
 pub(crate) fn say_paths_are_missing() {
     static SAID: Once = Once::new();
-    SAID.call_once(|| say("skipped: no device (3 of the 8 paths of every case)"));
+    SAID.call_once(|| say("skipped: no device (4 of the 10 paths of every case)"));
 }
 
 /// A line that the test harness does not capture: a skip has to be seen.

@@ -2,7 +2,7 @@
 //! device pointers, which need no device.
 #![forbid(unsafe_code)]
 use host::cuda;
-use host::{Call, Error, Gates, HeadMap, Heads, State, StateLayout, Strides, View, ViewMut};
+use host::{Call, Dtype, Error, Gates, HeadMap, Heads, State, StateLayout, Strides, View, ViewMut};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tests::heads;
@@ -89,7 +89,11 @@ fn any_problem() -> impl Strategy<Value = Problem> {
         1 => (0..64_u32, 0..9_usize).prop_map(|(bit, off)| (1_usize << bit).wrapping_add(off).wrapping_sub(4)),
     ];
     let strides = || (any_stride(), any_stride()).prop_map(|(token, head)| Strides { token, head });
-    let state = (any_stride(), any_stride()).prop_map(|(head, row)| StateLayout { head, row });
+    let state = (any_stride(), any_stride()).prop_map(move |(head, row)| StateLayout {
+        head,
+        row,
+        ..StateLayout::key_major(&heads(1, 1, HeadMap::Grouped))
+    });
     (counts, tokens, [strides(), strides(), strides(), strides(), strides(), strides()], state).prop_map(
         |((keys, ratio, map), tokens, strides, state)| Problem {
             heads: heads(keys, keys * ratio, map),
@@ -131,8 +135,8 @@ proptest! {
     #[test]
     fn device_extents_are_checked_in_64_bits(problem in any_problem(), pointer in 1..u64::MAX / 4) {
         let pointer = pointer * 4;
-        let [q, k, v, g, beta, out] = problem.strides.map(|strides| cuda::View::new(pointer, strides));
-        let call = cuda::Call::new(problem.heads, problem.tokens, q, k, v, g, beta, out);
+        let [q, k, v, g, beta, out] = problem.strides.map(|strides| cuda::View::new(pointer, Dtype::F32, strides));
+        let call = cuda::Call::new(problem.heads, problem.tokens, q, k, v, cuda::Gates::Log { g, beta }, out);
         let fits = |index: usize| {
             let (count, dim) = problem.counts()[index];
             let elements = extent(problem.tokens, count, dim, problem.strides[index]);
@@ -168,20 +172,20 @@ fn nested_rows_are_accepted() {
 }
 
 /// A device call whose tensors are all at `pointer`, but for one.
-fn device_call(name: &str, pointer: u64) -> cuda::Call {
+fn device_call(name: &str, pointer: u64) -> cuda::Call<'static> {
     let heads = heads(2, 4, HeadMap::Grouped);
     let view = |this: &str, count: usize, dim: usize| {
-        cuda::View::new(if this == name { pointer } else { 1 << 20 }, Strides::dense(count, dim))
+        cuda::View::new(if this == name { pointer } else { 1 << 20 }, Dtype::F32, Strides::dense(count, dim))
     };
-    let state = |this: &str| if this == name { pointer } else { 1 << 20 };
+    let state =
+        |this: &str| cuda::State::new(if this == name { pointer } else { 1 << 20 }, StateLayout::key_major(&heads), 1);
     cuda::Call::new(
         heads,
         3,
         view("q", 2, 128),
         view("k", 2, 128),
         view("v", 4, 128),
-        view("g", 4, 1),
-        view("beta", 4, 1),
+        cuda::Gates::Log { g: view("g", 4, 1), beta: view("beta", 4, 1) },
         view("out", 4, 128),
     )
     .initial_state(state("initial_state"))
@@ -213,9 +217,10 @@ fn device_pointers_are_checked_by_name() {
 #[test]
 fn without_tokens_only_the_state_is_looked_at() {
     let heads = heads(2, 4, HeadMap::Grouped);
-    let null = cuda::View::new(0, Strides::dense(4, 128));
-    let call = cuda::Call::new(heads, 0, null, null, null, null, null, null);
+    let null = cuda::View::new(0, Dtype::F32, Strides::dense(4, 128));
+    let call = cuda::Call::new(heads, 0, null, null, null, cuda::Gates::Log { g: null, beta: null }, null);
+    let state = |pointer| cuda::State::new(pointer, StateLayout::key_major(&heads), 1);
     call.validate().unwrap();
-    call.state(1 << 20).validate().unwrap();
-    assert!(matches!(call.state(0).validate(), Err(Error::Null { argument: "initial_state" })));
+    call.state(state(1 << 20)).validate().unwrap();
+    assert!(matches!(call.state(state(0)).validate(), Err(Error::Null { argument: "initial_state" })));
 }

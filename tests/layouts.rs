@@ -188,7 +188,7 @@ fn any_layout(heads: Heads, tokens: usize) -> impl Strategy<Value = Layout> {
             g: of(values, 1, g),
             beta: of(values, 1, beta),
             out: of(values, 128, times(out_unit, out)),
-            state: StateLayout { head: state.head, row: state.token },
+            state: StateLayout { head: state.head, row: state.token, ..StateLayout::key_major(&heads) },
             start: start * unit,
         }
     })

@@ -1,5 +1,7 @@
 //! What the tests share: the paths of this machine, shapes, the checks that decide, strided buffers, the GPU if there is one.
 
+mod batch;
+mod batch_on_device;
 mod checks;
 mod gpu_or_skip;
 mod on_device;
@@ -7,6 +9,8 @@ mod paths;
 mod shapes;
 mod strided;
 
+pub use batch::{Batch, BatchPath, Numbers, Outputs, Pool};
+pub use batch_on_device::BatchOnDevice;
 pub use checks::{Fails, Output, agrees, bars, expected_of, same_bits, same_numbers, untouched};
 pub use gpu_or_skip::{gpu, gpu_or_skip};
 pub use on_device::{OnDevice, engine_context, forced};

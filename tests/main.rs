@@ -12,6 +12,10 @@
 //! | `dispatch` | cards, limits and switches through the public interface: 38, 43 |
 //! | `layouts` | views at any strides have the dense bits, and nothing outside them is touched: 10 |
 //! | `errors`, `indices` | bad arguments on every path; shapes and strides against 128-bit arithmetic: 8, 11(c), 47, 55 |
+//! | `packed` | batches, packed and empty sequences, states on the way: 9, 17, 19, 20, 35, 45 |
+//! | `pools` | tables of slots, padding, recycled slots, layouts, copies, states of every token: 7, 10, 14, 15, 54 |
+//! | `dtypes` | element types, norms, gates of every convention: 13, 21, 22, 23, 27, 48 |
+//! | `refusals`, `choices` | bad batches, pools and tables; which kernel a call takes and why: 11, 43, 47, 55 |
 //! | `properties` | what holds for any inputs |
 //! | `threads` | many threads at once: 51 |
 //! | `golden` | results of an independent program |
@@ -19,26 +23,32 @@
 //! | `cli` | the command line as a user runs it: 39 |
 //! | `cli_paths` | paths by name, and the families of inputs that stress ranges |
 //! | `cli_facts` | what a card computes and costs, or that there is none to ask |
-//! | `gpu`, `gpu_chunked` | what only a GPU can show: 2, 9, 10, 14, 31, 51 |
+//! | `gpu`, `gpu_chunked`, `gpu_batches` | what only a GPU can show: 2, 9, 10, 11, 14, 15, 31, 32, 35, 40, 51 |
 //! | `mutation`, `faulty_kernels` | that the checks of this suite, and those of the emulator, go red: 55 |
+mod choices;
 mod chunked;
 mod cli;
 mod cli_facts;
 mod cli_paths;
 mod decode_kernel;
 mod dispatch;
+mod dtypes;
 mod emulation;
 mod errors;
 mod faulty_kernels;
 mod gates;
 mod golden;
 mod gpu;
+mod gpu_batches;
 mod gpu_chunked;
 mod indices;
 mod layouts;
 mod mutation;
+mod packed;
+mod pools;
 mod properties;
 mod ptx;
 mod recurrence;
+mod refusals;
 mod sequences;
 mod threads;

@@ -2,9 +2,9 @@
 use cust::context::{Context, CurrentContext};
 use cust::device::Device;
 use cust::memory::{CopyDestination, DeviceBuffer};
-use host::cuda::{Call, Gdn, Scratch, Stream, View};
+use host::cuda::{Call, Gates, Gdn, Scratch, State, Stream, View};
 use host::inputs::Inputs;
-use host::{Kernel, Launch, PathChoice, Policy, Reason, Result, Strides};
+use host::{Dtype, Kernel, Launch, PathChoice, Policy, Reason, Result, StateLayout, Strides};
 
 use crate::checks::Output;
 
@@ -52,9 +52,9 @@ impl<'a> OnDevice<'a> {
     }
 
     /// The call without a state.
-    pub fn stateless(&self) -> Call {
+    pub fn stateless(&self) -> Call<'static> {
         let heads = self.inputs.heads;
-        let view = |tensor, count, dim| View::new(self.pointer(tensor), Strides::dense(count, dim));
+        let view = |tensor, count, dim| View::new(self.pointer(tensor), Dtype::F32, Strides::dense(count, dim));
         let (keys, values) = (heads.num_k_heads, heads.num_v_heads);
         Call::new(
             heads,
@@ -62,16 +62,21 @@ impl<'a> OnDevice<'a> {
             view(0, keys, 128),
             view(1, keys, 128),
             view(2, values, 128),
-            view(3, values, 1),
-            view(4, values, 1),
+            Gates::Log { g: view(3, values, 1), beta: view(4, values, 1) },
             view(6, values, 128),
         )
         .scale(self.inputs.scale)
     }
 
     /// The call.
-    pub fn call(&self) -> Call {
-        self.stateless().state(self.pointer(5))
+    pub fn call(&self) -> Call<'static> {
+        self.stateless().state(self.state())
+    }
+
+    /// Where the state is.
+    #[must_use]
+    pub fn state(&self) -> State {
+        State::new(self.pointer(5), StateLayout::key_major(&self.inputs.heads), 1)
     }
 
     /// What q, k, v, g, beta, state or out holds.
@@ -108,7 +113,7 @@ impl<'a> OnDevice<'a> {
     /// Enqueues the call under `gdn`'s policy; these tensors live until the stream is synchronised.
     ///
     /// # Errors
-    /// Those of [`Gdn::run_in`].
+    /// Those of [`Gdn::prefill_in`].
     pub fn enqueue(&self, gdn: &Gdn, scratch: Scratch<'_>, stream: Stream) -> Result<Launch> {
         self.enqueue_call(gdn, &self.call(), scratch, stream)
     }
@@ -116,23 +121,23 @@ impl<'a> OnDevice<'a> {
     /// [`OnDevice::enqueue`] of another call over these tensors.
     ///
     /// # Errors
-    /// Those of [`Gdn::run_in`].
-    pub fn enqueue_call(&self, gdn: &Gdn, call: &Call, scratch: Scratch<'_>, stream: Stream) -> Result<Launch> {
+    /// Those of [`Gdn::prefill_in`].
+    pub fn enqueue_call(&self, gdn: &Gdn, call: &Call<'_>, scratch: Scratch<'_>, stream: Stream) -> Result<Launch> {
         // SAFETY: the pointers are those of the buffers, which live and are not used until the stream is synchronised;
         // borrowed scratch is the test's own.
-        unsafe { gdn.run_in(call, scratch, stream) }
+        unsafe { gdn.prefill_in(call, scratch, stream) }
     }
 
     /// Runs `call` by `kernel` on `stream` and waits.
     ///
     /// # Errors
-    /// Those of [`Gdn::run_by`].
+    /// Those of [`Gdn::prefill_by`].
     ///
     /// # Panics
     /// If another kernel runs.
-    pub fn run(&self, gdn: &Gdn, call: &Call, kernel: Kernel, stream: Stream) -> Result<Output> {
+    pub fn run(&self, gdn: &Gdn, call: &Call<'_>, kernel: Kernel, stream: Stream) -> Result<Output> {
         // SAFETY: the pointers are those of the buffers, which live and are not used until the stream is synchronised.
-        let launch = unsafe { gdn.run_by(call, kernel, stream)? };
+        let launch = unsafe { gdn.prefill_by(call, kernel, stream)? };
         assert_eq!((launch.kernel, launch.reason), (kernel, Reason::Forced));
         gdn.synchronize(stream)?;
         Ok(self.output())

@@ -58,7 +58,7 @@ impl Path {
     #[must_use]
     pub fn is_chunked(self) -> bool {
         match self.kernel() {
-            Some(kernel) => matches!(kernel, Kernel::Chunked | Kernel::ChunkedTensor),
+            Some(kernel) => kernel.is_chunked(),
             None => self == Self::Cpu(cpu::Path::Chunked),
         }
     }
@@ -66,13 +66,13 @@ impl Path {
     /// Whether it is one of the kernels that go token by token, which all have the same bits.
     #[must_use]
     pub fn is_recurrent_kernel(self) -> bool {
-        self.kernel().is_some_and(|kernel| Kernel::RECURRENT.contains(&kernel))
+        self.kernel().is_some_and(|kernel| !kernel.is_chunked())
     }
 
     /// Whether it is for such heads: kernels that share a key head's rows go up to four value heads per key head.
     #[must_use]
     pub fn takes(self, heads: &Heads) -> bool {
-        matches!(self.kernel(), None | Some(Kernel::RecurrentByColumn)) || heads.values_per_key() <= 4
+        matches!(self.kernel(), None | Some(Kernel::RecurrentByColumn | Kernel::Decode)) || heads.values_per_key() <= 4
     }
 
     /// The tensors whose rows it moves by 16 bytes.
@@ -88,7 +88,7 @@ impl Path {
 
 /// The kernels that are chosen unasked. The one on tensor cores is not: its bits depend on what stands beside a number, and
 /// beside a much larger state values are lost. Its own tests hold it to its bars.
-const KERNELS: [Kernel; 3] = [Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn, Kernel::Chunked];
+const KERNELS: [Kernel; 4] = [Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn, Kernel::Chunked, Kernel::Decode];
 
 /// Every path of this machine: both of the CPU, every kernel that is chosen unasked in the emulator, every kernel on the GPU if there is one.
 ///

@@ -16,6 +16,10 @@ const _: () = {
     shared::<host::Error>();
     shared::<host::cuda::Call>();
     shared::<host::cuda::Stream>();
+    shared::<host::cuda::StatePool>();
+    shared::<host::cuda::Workspace>();
+    shared::<host::Slots>();
+    shared::<host::Slot>();
     send::<Call<'static>>();
 };
 

@@ -1,11 +1,12 @@
 //! Which kernel a call takes: a pure function of the card, the problem and the policy, with the reason.
 #![forbid(unsafe_code)]
-use crate::call::{Rows, StateLayout, Strides};
 use crate::error::{Error, Reason, Result};
 use crate::heads::Heads;
 use crate::kernel::{Kernel, Pointers, Problem};
+use crate::layout::{StateLayout, Strides};
 use crate::policy::{Card, PathChoice, Policy};
 use crate::segments::{self, Form};
+use crate::sequences::Sequences;
 use cuda_std::{Global, GlobalMut};
 
 /// What a call runs, or would run, and why that.
@@ -65,8 +66,7 @@ pub(crate) fn choose(card: &Card, problem: &Problem, pointers: &Pointers, policy
 pub fn plan(card: &Card, heads: Heads, tokens: usize, policy: &Policy) -> Result<Launch> {
     heads.require_128()?;
     let values = Strides::dense(heads.num_v_heads, heads.head_v_dim);
-    let out = Rows { argument: "out", strides: values, tokens, heads: heads.num_v_heads, dim: heads.head_v_dim };
-    out.elements()?;
+    Sequences::from(tokens).validate()?;
     let keys = Strides::dense(heads.num_k_heads, heads.head_k_dim);
     let gates = Strides::dense(heads.num_v_heads, 1);
     let state = StateLayout::key_major(&heads);
@@ -111,7 +111,7 @@ pub(crate) fn cut(
 fn prefer(kernel: Kernel, card: &Card, problem: &Problem, policy: &Policy) -> Result<(), Reason> {
     match kernel {
         Kernel::RecurrentByKeyHead if !policy.by_key_head => Err(Reason::SwitchedOff { kernel: kernel.name() }),
-        Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn => Ok(()),
+        Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn | Kernel::Decode => Ok(()),
         Kernel::Chunked | Kernel::ChunkedTensor => {
             let (tokens, min) = (problem.tokens, policy.min_chunked_tokens);
             if tokens < min {

@@ -1,5 +1,6 @@
 //! What can go wrong, by cause. Messages name the argument, its value, the limit, and the cure where one is known.
 #![forbid(unsafe_code)]
+use crate::dtype::Dtype;
 
 /// The result of everything here that can fail.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -27,6 +28,66 @@ pub enum Error {
         got: usize,
         /// What it has to be.
         supported: usize,
+    },
+    /// An element type that the argument cannot have.
+    #[error("{argument}: {got} is not supported: {}", if expected[0] == expected[1] { format!("it is {}, as q is", expected[0]) } else { format!("it is {}, as q is, or {}", expected[0], expected[1]) })]
+    Dtype {
+        /// The argument.
+        argument: &'static str,
+        /// What it has.
+        got: Dtype,
+        /// What it could have.
+        expected: [Dtype; 2],
+    },
+    /// More tokens than [`decode`](crate::cpu::decode) and checkpoints of every token take.
+    #[error(
+        "{tokens} tokens a sequence: decode and checkpoints of every token take at most {most}; prefill takes any number"
+    )]
+    DecodeTokens {
+        /// Of the longest sequence.
+        tokens: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// A slot that the pool does not have.
+    #[error("{argument}[{row}] = {index} is outside the pool of {slots} slots")]
+    Slot {
+        /// The table.
+        argument: &'static str,
+        /// Where in it.
+        row: usize,
+        /// The slot.
+        index: i64,
+        /// Slots of the pool.
+        slots: usize,
+    },
+    /// A slot that two sequences would use at once, at least one of them to write.
+    #[error("slot {slot} is written by sequence {first} and used by sequence {second}")]
+    SharedSlot {
+        /// The slot.
+        slot: usize,
+        /// A sequence that writes it.
+        first: usize,
+        /// The other.
+        second: usize,
+    },
+    /// A gate that its convention does not have: most likely the caller's is another one.
+    #[error("gate of token {token}, value head {head} = {value}: expected {expected}")]
+    Gate {
+        /// The token, on the token axis.
+        token: usize,
+        /// The value head.
+        head: usize,
+        /// The gate.
+        value: f32,
+        /// What the convention has.
+        expected: &'static str,
+    },
+    /// Every slot of a pool is in use.
+    #[error("no free state slot: all {capacity} are in use")]
+    PoolExhausted {
+        /// Slots of the pool.
+        capacity: usize,
     },
     /// A null device pointer to something that has elements.
     #[error("{argument}: the device pointer is null")]
@@ -178,6 +239,59 @@ pub enum Reason {
     ScratchAllocation {
         /// Bytes that were asked for.
         need: usize,
+    },
+    /// It is for f32 tensors.
+    #[error("{argument} is {dtype}; it takes f32")]
+    Dtype {
+        /// The argument.
+        argument: &'static str,
+        /// Its type.
+        dtype: Dtype,
+    },
+    /// It takes q and k as they are.
+    #[error("it does not normalise q and k")]
+    Norm,
+    /// It takes gates of another kind.
+    #[error("{gates} gates; it takes {takes}")]
+    Gates {
+        /// The call's.
+        gates: &'static str,
+        /// The kernel's.
+        takes: &'static str,
+    },
+    /// It is for states whose columns are contiguous, and whose initial and final layouts are one.
+    #[error("the layout of {argument}: it takes states with contiguous columns, read and written in one layout")]
+    Layout {
+        /// The argument.
+        argument: &'static str,
+    },
+    /// It runs one sequence after the other, and the host does not know their slots.
+    #[error("slots of states are named by {argument}, which only the device knows")]
+    Indices {
+        /// The argument.
+        argument: &'static str,
+    },
+    /// It keeps no state but the last.
+    #[error("it keeps no state after every token")]
+    Checkpoints,
+    /// A launch has no room for so many blocks.
+    #[error("{sequences} sequences; a launch has blocks for {most}")]
+    Batch {
+        /// Sequences of the call.
+        sequences: usize,
+        /// The most.
+        most: usize,
+    },
+    /// Without scratch there is no place for a table of where sequences start.
+    #[error("sequences of different lengths need a table on the device, and so scratch: prefill takes them")]
+    Lengths,
+    /// One launch for all short sequences is faster than one for each.
+    #[error("{sequences} sequences of up to {tokens} tokens are faster in one launch")]
+    ShortSequences {
+        /// Sequences of the call.
+        sequences: usize,
+        /// Tokens of the longest.
+        tokens: usize,
     },
     /// It is compiled for other numbers of value heads per key head.
     #[error("{ratio} value heads per key head; it is compiled for 1 to {most}")]

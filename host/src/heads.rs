@@ -70,6 +70,12 @@ impl Heads {
         self.num_v_heads / self.num_k_heads
     }
 
+    /// Elements of one sequence's state.
+    #[must_use]
+    pub const fn state_len(&self) -> usize {
+        self.num_v_heads * self.head_k_dim * self.head_v_dim
+    }
+
     /// The key head that `v_head` reads.
     #[must_use]
     pub fn k_head(&self, v_head: usize) -> usize {

@@ -1,14 +1,14 @@
 //! The kernels by name: what each asks for, which PTX entry serves a problem, and how its arguments are made.
 #![forbid(unsafe_code)]
-use crate::call::{Call, Gates, StateLayout, Strides};
 use crate::error::Reason;
 use crate::heads::{HeadMap, Heads};
+use crate::layout::{StateLayout, Strides};
 use crate::policy::Card;
 use crate::segments::Form;
 use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::recurrence::Args;
-use kernels_gpu::kernels::{recurrent_by_column, recurrent_by_key_head};
+use kernels_gpu::kernels::{decode, recurrent_by_column, recurrent_by_key_head};
 use kernels_gpu::shape::{GROUPED, MOST_VALUES_PER_KEY, TILED};
 
 /// Bytes that the aligned kernels move at once.
@@ -30,14 +30,25 @@ pub enum Kernel {
     /// their range; more scratch. Values and state of 16 columns share one power of two, so that beside a state 2^20 times as
     /// large values are lost for the rest of the chunk, also where that state is forgotten in it; bits depend on neighbours.
     ChunkedTensor,
+    /// A whole batch of sequences token by token in one launch, with everything that a call may ask for: any element type,
+    /// norm, gates, layout and table of slots. Any card from sm_75. The same bits as the others that go token by token.
+    Decode,
 }
 
 impl Kernel {
     /// Every one of them.
-    pub const ALL: [Self; 4] = [Self::RecurrentByKeyHead, Self::RecurrentByColumn, Self::Chunked, Self::ChunkedTensor];
+    pub const ALL: [Self; 5] =
+        [Self::RecurrentByKeyHead, Self::RecurrentByColumn, Self::Chunked, Self::ChunkedTensor, Self::Decode];
 
-    /// Those that go token by token, the preferred one first. They give the same bits.
+    /// Those that go token by token through one sequence of f32, the preferred one first. They give the same bits, and so
+    /// does [`Kernel::Decode`].
     pub const RECURRENT: [Self; 2] = [Self::RecurrentByKeyHead, Self::RecurrentByColumn];
+
+    /// Whether it takes many tokens at a time. All that do not give the same bits.
+    #[must_use]
+    pub const fn is_chunked(self) -> bool {
+        matches!(self, Self::Chunked | Self::ChunkedTensor)
+    }
 
     /// Its name, that of its file.
     #[must_use]
@@ -47,6 +58,7 @@ impl Kernel {
             Self::RecurrentByColumn => recurrent_by_column::KERNEL.name,
             Self::Chunked => "chunked",
             Self::ChunkedTensor => "chunked_tensor",
+            Self::Decode => decode::KERNEL.name,
         }
     }
 
@@ -61,8 +73,9 @@ impl Kernel {
             Self::RecurrentByColumn => recurrent_by_column::KERNEL.architecture,
             Self::Chunked => Form::Plain.architecture(),
             Self::ChunkedTensor => Form::Tensor.architecture(),
+            Self::Decode => decode::KERNEL.architecture,
         })?;
-        if self == Self::RecurrentByColumn {
+        if matches!(self, Self::RecurrentByColumn | Self::Decode) {
             return Ok(());
         }
         if ratio > MOST_VALUES_PER_KEY {
@@ -85,7 +98,7 @@ impl Kernel {
             Self::RecurrentByColumn => {
                 Some((&recurrent_by_column::KERNEL.entries[0], recurrent_by_column::grid(heads.num_v_heads as u32)))
             }
-            Self::Chunked | Self::ChunkedTensor => None,
+            Self::Chunked | Self::ChunkedTensor | Self::Decode => None,
         }
     }
 }
@@ -127,47 +140,6 @@ pub(crate) struct Problem {
     pub beta: Strides,
     pub out: Strides,
     pub state: StateLayout,
-}
-
-impl Problem {
-    /// That of a call over slices.
-    pub fn of(call: &Call<'_>) -> Self {
-        let Gates::Log { g, beta } = &call.gates;
-        Self {
-            heads: call.heads,
-            tokens: call.tokens,
-            scale: call.scale,
-            q: call.q.strides,
-            k: call.k.strides,
-            v: call.v.strides,
-            g: g.strides,
-            beta: beta.strides,
-            out: call.out.strides,
-            state: call.state.as_ref().map_or(StateLayout::key_major(&call.heads), |state| state.layout),
-        }
-        .without_idle_strides()
-    }
-
-    /// The same problem with strides of 0 along axes of one element or none. They lead nowhere, so that a caller may have
-    /// left any number in them, and no kernel has to compute with it.
-    pub fn without_idle_strides(self) -> Self {
-        let used = |stride: usize, count: usize| if count > 1 { stride } else { 0 };
-        let rows = |strides: Strides, heads: usize| Strides {
-            token: used(strides.token, self.tokens),
-            head: used(strides.head, heads),
-        };
-        let Heads { num_k_heads, num_v_heads, .. } = self.heads;
-        Self {
-            q: rows(self.q, num_k_heads),
-            k: rows(self.k, num_k_heads),
-            v: rows(self.v, num_v_heads),
-            g: rows(self.g, num_v_heads),
-            beta: rows(self.beta, num_v_heads),
-            out: rows(self.out, num_v_heads),
-            state: StateLayout { head: used(self.state.head, num_v_heads), row: self.state.row },
-            ..self
-        }
-    }
 }
 
 /// Where a problem's tensors are, on the device or in the emulator's memory.
@@ -220,7 +192,7 @@ fn recurrent_args(problem: &Problem, pointers: &Pointers) -> Args {
     }
 }
 
-/// The launch of a kernel that goes token by token; None for the chunked path.
+/// The launch of a kernel that goes token by token through one sequence; None for the others.
 pub(crate) fn recurrent_launch(kernel: Kernel, problem: &Problem, pointers: &Pointers) -> Option<RecurrentLaunch> {
     let (entry, grid) = kernel.recurrent_entry(&problem.heads)?;
     Some(RecurrentLaunch { entry, grid, args: recurrent_args(problem, pointers) })

@@ -1,6 +1,5 @@
 //! The chunked path as launches: how a prompt is cut into segments, and what each kernel is given.
 #![forbid(unsafe_code)]
-use crate::call::state_rows;
 use crate::error::Reason;
 use crate::heads::{HeadMap, Heads};
 use crate::kernel::{Kernel, Pointers, Problem};
@@ -31,7 +30,7 @@ impl Form {
         match kernel {
             Kernel::Chunked => Some(Self::Plain),
             Kernel::ChunkedTensor => Some(Self::Tensor),
-            Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn => None,
+            Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn | Kernel::Decode => None,
         }
     }
 
@@ -56,14 +55,6 @@ impl Form {
     pub fn scan_blocks(self, heads: &Heads) -> u32 {
         let [x, y] = self.scan_grid(heads);
         x * y
-    }
-
-    /// The kernel that is this form.
-    pub fn kernel(self) -> Kernel {
-        match self {
-            Self::Plain => Kernel::Chunked,
-            Self::Tensor => Kernel::ChunkedTensor,
-        }
     }
 
     /// The launches of a segment, by name.
@@ -148,7 +139,7 @@ impl Segments {
             return Ok(Self::of(form, problem.tokens, whole * CHUNK, None, bytes(floats(whole * CHUNK))));
         }
         // Several segments. A state that is dropped at the end has to stand somewhere in between.
-        let state = state_rows(&problem.heads, problem.state).elements().unwrap_or(usize::MAX / 8);
+        let state = problem.state.elements(&problem.heads);
         let carried = if final_state { 0 } else { state };
         let chunks = (limit.saturating_sub(bytes(carried)) / bytes(floats(CHUNK))).min(longest);
         if chunks == 0 {

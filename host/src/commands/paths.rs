@@ -54,7 +54,7 @@ impl Path {
     pub fn is_chunked(self) -> bool {
         match self {
             Self::Cpu(path) => path == cpu::Path::Chunked,
-            Self::Emulator(kernel) | Self::Cuda(kernel) => !Kernel::RECURRENT.contains(&kernel),
+            Self::Emulator(kernel) | Self::Cuda(kernel) => kernel.is_chunked(),
         }
     }
 }

@@ -7,9 +7,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::paths::{Machine, Path};
 use super::report::{Against, Case, Requirement, Row, Skip};
+use host::Error;
 use host::compare::{Bar, Tensor, compare, first_bit_difference};
 use host::inputs::Inputs;
-use host::{Error, Kernel};
 
 /// What the paths should give, as far as it is known: elements and the bar they are held to.
 #[derive(Clone, Copy, Debug)]
@@ -112,10 +112,10 @@ fn partner(path: Path, outputs: &[Output]) -> Option<&Output> {
     outputs.iter().find(|other| same_bits(path, other.path)).or(outputs.first())
 }
 
-/// The recurrent kernels add the same sums in the same order.
+/// Kernels that go token by token add the same sums in the same order.
 fn same_bits(a: Path, b: Path) -> bool {
-    const SAME: [Option<Kernel>; 2] = [Some(Kernel::RecurrentByKeyHead), Some(Kernel::RecurrentByColumn)];
-    a.backend() == b.backend() && SAME.contains(&a.kernel()) && SAME.contains(&b.kernel())
+    let is_sequential = |path: Path| path.kernel().is_some_and(|kernel| !kernel.is_chunked());
+    a.backend() == b.backend() && is_sequential(a) && is_sequential(b)
 }
 
 fn row(tokens: usize, path: Path, against: Against, requirement: Requirement) -> Row {
@@ -160,6 +160,7 @@ fn against_path(inputs: &Inputs, tokens: usize, output: &Output, other: &Output,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use host::Kernel;
     use host::compare::bars;
     use host::cpu;
     use host::inputs::Family;

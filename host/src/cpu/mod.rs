@@ -5,7 +5,12 @@
 //! number of threads.
 //!
 //! ```text
-//! run          chooses the path, checks, cuts into parts, spreads them over the threads
+//! run          checks
+//! uses         which slots each sequence reads and writes
+//! batch        sequences as jobs: where the state stands, when it is stored, how far to convert
+//!   prepare    a piece of a sequence as f32 rows, normalised, gates worked out
+//!   rows       its output, in its own type
+//! advance      cuts a piece into parts, spreads them over the threads
 //!   part       heads that read one key head, or columns of a head: state to tiles, tokens, tiles to state
 //!     segment  the inputs of some tokens, side by side
 //!     tile     tokens in sequence, on columns that stay in the first-level cache
@@ -13,7 +18,8 @@
 //!     single   one of few tokens, on the state as it lies
 //!     sums     what both sum, in vectors of whatever this processor has
 //!   chunked    the same part, in chunks of tokens as matrix products
-//!   split      disjoint columns of the output and the state
+//!   split      disjoint parts of the output and the state
+//! states       zeros and copies
 //! ```
 //!
 //! # Bits
@@ -23,20 +29,29 @@
 //! [`run_by`].
 #![forbid(unsafe_code)]
 
+mod batch;
 mod chunked;
 mod part;
+mod prepare;
+mod rows;
 mod segment;
 mod single;
 mod split;
+mod states;
 mod sums;
 #[cfg(test)]
 mod tests;
 mod tile;
 mod transfer;
+mod uses;
 
-use crate::call::{Call, Gates, State, Strides};
-use crate::error::Result;
+pub use states::{copy_states, copy_states_within, zero_states};
+
+use crate::call::Call;
+use crate::error::{Error, Result};
 use crate::heads::{HEAD_DIM, Heads};
+use crate::request::DECODE_TOKENS;
+use ndarray::ArrayViewMut3;
 use part::{Inputs, Part, Piece, Scratch};
 use pulp::Arch;
 use rayon::prelude::*;
@@ -99,8 +114,21 @@ impl Path {
 /// # Errors
 /// Those of [`Call::validate`]; nothing has been written then.
 pub fn run(call: Call<'_>) -> Result<()> {
-    let path = Path::choose(call.tokens, &call.heads);
-    run_by(call, path)
+    call.validate()?;
+    batch::run(call, None, Arch::new())
+}
+
+/// [`run`] for sequences of up to [`DECODE_TOKENS`] tokens, token by token.
+///
+/// # Errors
+/// Those of [`run`]; [`Error::DecodeTokens`] for longer sequences.
+pub fn decode(call: Call<'_>) -> Result<()> {
+    call.validate()?;
+    let tokens = call.sequences.longest();
+    if tokens > DECODE_TOKENS {
+        return Err(Error::DecodeTokens { tokens, most: DECODE_TOKENS });
+    }
+    run_by(call, Path::Recurrent)
 }
 
 /// [`run`] by this path, faster or not.
@@ -114,31 +142,37 @@ pub fn run_by(call: Call<'_>, path: Path) -> Result<()> {
 /// [`run_by`] with these vectors.
 fn run_on(call: Call<'_>, path: Path, arch: Arch) -> Result<()> {
     call.validate()?;
-    if call.tokens == 0 {
-        return Ok(());
-    }
-    let Call { heads, tokens, q, k, v, gates: Gates::Log { g, beta }, out, state, scale } = call;
-    let inputs = Inputs { tokens, q, k, v, g, beta, scale };
-    let size = PartSize::new(&heads, path, rayon::current_num_threads());
-    let outs = split::columns(out.data, tokens, heads.num_v_heads, out.strides, size.columns);
+    batch::run(call, Some(path), arch)
+}
+
+/// Carries `state`, `[head, key row, value column]` with contiguous columns, through a piece of a sequence; from zero and
+/// dropped if there is none. `out` is `[head, token, column]`.
+fn advance(
+    inputs: &Inputs<'_>,
+    heads: &Heads,
+    path: Path,
+    size: &PartSize,
+    out: ArrayViewMut3<'_, f32>,
+    state: Option<ArrayViewMut3<'_, f32>>,
+    arch: Arch,
+) {
+    let outs = split::columns(out, size.columns);
     let pieces: Vec<Piece<'_>> = match state {
-        Some(State { data, layout }) => {
-            let strides = Strides { token: layout.row, head: layout.head };
-            let states = split::columns(data, HEAD_DIM, heads.num_v_heads, strides, size.columns);
+        Some(state) => {
+            let states = split::columns(state, size.columns);
             outs.into_iter().zip(states).map(|(out, state)| Piece { out, state: Some(state) }).collect()
         }
         None => outs.into_iter().map(|out| Piece { out, state: None }).collect(),
     };
-    let parts = gather(pieces, &heads, size.heads);
-    let together = LEAST_WORK.div_ceil(tokens * size.heads);
+    let parts = gather(pieces, heads, size.heads);
+    let together = LEAST_WORK.div_ceil(inputs.tokens * size.heads);
     let parts = parts.into_par_iter().with_min_len(together);
     match path {
-        Path::Recurrent => parts.for_each_init(Scratch::default, |scratch, part| part.run(&inputs, scratch, arch)),
+        Path::Recurrent => parts.for_each_init(Scratch::default, |scratch, part| part.run(inputs, scratch, arch)),
         Path::Chunked => parts.for_each_init(chunked::Scratch::default, |scratch, part| {
-            chunked::run(part, &inputs, scratch, arch);
+            chunked::run(part, inputs, scratch, arch);
         }),
     }
-    Ok(())
 }
 
 /// How the work is cut.

@@ -5,21 +5,28 @@ use super::single::Single;
 use super::split::Columns;
 use super::tile::{self, Advance, Tile};
 use super::transfer::{Load, Store};
-use crate::call::View;
+use crate::layout::Strides;
 use pulp::Arch;
 
 /// Tokens for which a state stays where it is. One of them takes half as long again as in a sequence, but copying a state to
 /// tiles and back takes as long as three.
 const FEW: usize = 4;
 
-/// What every part reads.
+/// Rows of f32.
+#[derive(Clone, Copy)]
+pub(super) struct Floats<'a> {
+    pub data: &'a [f32],
+    pub strides: Strides,
+}
+
+/// What every part reads: one sequence, or a piece of it.
 pub(super) struct Inputs<'a> {
     pub tokens: usize,
-    pub q: View<'a>,
-    pub k: View<'a>,
-    pub v: View<'a>,
-    pub g: View<'a>,
-    pub beta: View<'a>,
+    pub q: Floats<'a>,
+    pub k: Floats<'a>,
+    pub v: Floats<'a>,
+    pub g: Floats<'a>,
+    pub beta: Floats<'a>,
     pub scale: f32,
 }
 

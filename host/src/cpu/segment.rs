@@ -3,9 +3,8 @@
 //! A caller's rows may lie pages apart, in few of a cache's sets. Copied once, keys and queries serve every value head of
 //! their key head, and every tile of a head, from the cache.
 #![forbid(unsafe_code)]
-use super::part::Inputs;
+use super::part::{Floats, Inputs};
 use super::split::Columns;
-use crate::call::View;
 use crate::heads::HEAD_DIM;
 use ndarray::Axis;
 
@@ -74,12 +73,12 @@ pub(super) fn write_outputs(values: &[ValueInputs], first: usize, out: &mut Colu
 }
 
 /// The row of one token and head.
-pub(super) fn row<'a>(view: &View<'a>, token: usize, head: usize) -> &'a [f32] {
+pub(super) fn row<'a>(view: &Floats<'a>, token: usize, head: usize) -> &'a [f32] {
     let first = token * view.strides.token + head * view.strides.head;
     &view.data[first..first + HEAD_DIM]
 }
 
 /// The number of one token and head.
-pub(super) fn scalar(view: &View<'_>, token: usize, head: usize) -> f32 {
+pub(super) fn scalar(view: &Floats<'_>, token: usize, head: usize) -> f32 {
     view.data[token * view.strides.token + head * view.strides.head]
 }

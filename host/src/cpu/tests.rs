@@ -1,9 +1,10 @@
 //! The backend against the definition in float64, and the promises of its front page.
 #![forbid(unsafe_code)]
 use super::{Path, run, run_on};
-use crate::call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
+use crate::call::{Call, Gates, State, View, ViewMut, default_scale};
 use crate::error::Error;
 use crate::heads::{HEAD_DIM, HeadMap, Heads};
+use crate::layout::{StateLayout, Strides};
 
 /// Seeded inputs in packed rows `[q | k | v]`, with a state `[HV][K][V]`.
 #[derive(Clone)]

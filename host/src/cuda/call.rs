@@ -1,162 +1,205 @@
 //! One call of the recurrence over device memory.
 #![forbid(unsafe_code)]
-use crate::call::{Rows, StateLayout, Strides, default_scale, state_rows};
-use crate::error::{Error, Result};
+use super::tensors::{Checkpoints, Decay, Gates, Indices, State, View};
+use crate::call::{QkNorm, default_scale};
+use crate::dispatch::Launch;
+use crate::error::Result;
 use crate::heads::Heads;
-use crate::kernel::{Pointers, Problem};
-use cuda_std::{Global, GlobalMut};
+use crate::policy::{Card, Policy};
+use crate::request::{CheckpointTable, GateTensors, Place, Pool, Request, Table, Tensor};
+use crate::sequences::Sequences;
+use crate::steps;
 
-/// A tensor in device memory: a CUdeviceptr (a u64 in cust, cudarc and cubecl alike) to f32, and where its rows lie.
-#[derive(Clone, Copy, Debug)]
-pub struct View {
-    /// The address of the first element.
-    pub pointer: u64,
-    /// Where the rows lie, in elements.
-    pub strides: Strides,
-}
-
-impl View {
-    /// f32 at `pointer`, with `strides`.
-    #[must_use]
-    pub const fn new(pointer: u64, strides: Strides) -> Self {
-        Self { pointer, strides }
-    }
-}
-
-/// One call over device memory: plain data, no device work.
+/// One call over device memory: plain data, no device work. Only `cu_seqlens` is in host memory, and read before the call
+/// returns.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub struct Call {
-    pub(super) heads: Heads,
-    tokens: usize,
+pub struct Call<'a> {
+    heads: Heads,
+    sequences: Sequences<'a>,
     q: View,
     k: View,
     v: View,
-    g: View,
-    beta: View,
+    gates: Gates,
     out: View,
     scale: f32,
-    initial_state: Option<u64>,
-    final_state: Option<u64>,
-    layout: StateLayout,
+    norm: QkNorm,
+    initial: Option<State>,
+    last: Option<State>,
+    indices: Option<Indices>,
+    output_indices: Option<Indices>,
+    checkpoints: Option<Checkpoints>,
+    every: Option<(usize, State)>,
 }
 
-impl Call {
-    /// q, k `[tokens, HK, K]`; v, out `[tokens, HV, V]`; g (log of the forget gate, at most 0) and beta `[tokens, HV]`.
-    /// From a zero state that is dropped at the end, with scale 1 / sqrt(K), until the setters say otherwise.
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(heads: Heads, tokens: usize, q: View, k: View, v: View, g: View, beta: View, out: View) -> Self {
-        let (scale, layout) = (default_scale(&heads), StateLayout::key_major(&heads));
-        Self { heads, tokens, q, k, v, g, beta, out, scale, initial_state: None, final_state: None, layout }
+impl<'a> Call<'a> {
+    /// q, k `[batch, token, HK, K]`, v `[batch, token, HV, V]`, all of one type; out `[batch, token, HV, V]` of that type or
+    /// f32. `sequences` may be a number of tokens: one sequence. From zero states that are dropped at the end, with scale
+    /// 1 / sqrt(K), until the setters say otherwise.
+    pub fn new(
+        heads: Heads,
+        sequences: impl Into<Sequences<'a>>,
+        q: View,
+        k: View,
+        v: View,
+        gates: Gates,
+        out: View,
+    ) -> Self {
+        Self {
+            heads,
+            sequences: sequences.into(),
+            q,
+            k,
+            v,
+            gates,
+            out,
+            scale: default_scale(&heads),
+            norm: QkNorm::None,
+            initial: None,
+            last: None,
+            indices: None,
+            output_indices: None,
+            checkpoints: None,
+            every: None,
+        }
     }
 
-    /// What the output is multiplied with; 1 / sqrt(K) if not called.
+    /// What the output is multiplied with; 1 / sqrt(K) if not called, 1 for a q that is scaled already.
     pub fn scale(mut self, scale: f32) -> Self {
         self.scale = scale;
         self
     }
 
-    /// Where states lie; `[HV][K][V]` if not called.
-    pub fn state_layout(mut self, layout: StateLayout) -> Self {
-        self.layout = layout;
+    /// What is done to q and k first; nothing if not called.
+    pub fn qk_norm(mut self, norm: QkNorm) -> Self {
+        self.norm = norm;
         self
     }
 
-    /// The state before the first token, replaced by the one after the last.
-    pub fn state(self, pointer: u64) -> Self {
-        self.initial_state(pointer).final_state(pointer)
+    /// The states before the first tokens, replaced by those after the last.
+    pub fn state(self, state: State) -> Self {
+        self.initial_state(state).final_state(state)
     }
 
-    /// The state before the first token.
-    pub fn initial_state(mut self, pointer: u64) -> Self {
-        self.initial_state = Some(pointer);
+    /// The states before the first tokens.
+    pub fn initial_state(mut self, state: State) -> Self {
+        self.initial = Some(state);
         self
     }
 
-    /// Where the state after the last token goes.
-    pub fn final_state(mut self, pointer: u64) -> Self {
-        self.final_state = Some(pointer);
+    /// Where the states after the last tokens go. What is there before is not read.
+    pub fn final_state(mut self, state: State) -> Self {
+        self.last = Some(state);
+        self
+    }
+
+    /// The slot of each sequence in the pools of states, `[sequences]`. Padding has an output of zeros and touches no state.
+    /// Slots that are written have to be distinct: on the device nobody checks it.
+    pub fn state_indices(mut self, indices: Indices) -> Self {
+        self.indices = Some(indices);
+        self
+    }
+
+    /// The slot that each sequence's final state goes to, instead of the one it is read from, `[sequences]`. Padding: dropped.
+    pub fn output_state_indices(mut self, indices: Indices) -> Self {
+        self.output_indices = Some(indices);
+        self
+    }
+
+    /// Keeps the state after every token, in the pool of final states.
+    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        self.checkpoints = Some(checkpoints);
+        self
+    }
+
+    /// Keeps the state after every `interval` tokens of each sequence, for a cache of prefixes: the first sequence's in the
+    /// first slots of `state`, then the second's, [`Sequences::checkpoints`] in all. `interval` is a multiple of 32. Without
+    /// indices.
+    pub fn checkpoint_every(mut self, interval: usize, state: State) -> Self {
+        self.every = Some((interval, state));
         self
     }
 
     /// Every check that a run makes on the host.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::HeadDim`], [`Error::Null`] or [`Error::Misaligned`], naming the first argument that does
-    /// not fit.
+    /// [`Error::Shape`](crate::Error::Shape), [`Error::HeadDim`](crate::Error::HeadDim),
+    /// [`Error::Dtype`](crate::Error::Dtype), [`Error::Null`](crate::Error::Null),
+    /// [`Error::Misaligned`](crate::Error::Misaligned) or [`Error::DecodeTokens`](crate::Error::DecodeTokens), naming the
+    /// first argument that does not fit.
     pub fn validate(&self) -> Result<()> {
-        let heads = &self.heads;
-        heads.require_128()?;
-        let (k_heads, v_heads) = (heads.num_k_heads, heads.num_v_heads);
-        for (argument, view, count, dim) in [
-            ("q", self.q, k_heads, heads.head_k_dim),
-            ("k", self.k, k_heads, heads.head_k_dim),
-            ("v", self.v, v_heads, heads.head_v_dim),
-            ("g", self.g, v_heads, 1),
-            ("beta", self.beta, v_heads, 1),
-            ("out", self.out, v_heads, heads.head_v_dim),
-        ] {
-            let rows = Rows { argument, strides: view.strides, tokens: self.tokens, heads: count, dim };
-            require_pointer(argument, view.pointer, rows.elements()?)?;
-            if argument == "out" {
-                rows.require_disjoint()?;
-            }
-        }
-        for (argument, pointer) in [("initial_state", self.initial_state), ("final_state", self.final_state)] {
-            if let Some(pointer) = pointer {
-                let rows = Rows { argument, ..state_rows(heads, self.layout) };
-                require_pointer(argument, pointer, rows.elements()?)?;
-                rows.require_disjoint()?;
-            }
-        }
-        Ok(())
+        self.request().validate()
     }
 
-    pub(super) fn problem(&self) -> Problem {
-        Problem {
+    /// What [`Gdn::prefill`](super::Gdn::prefill) would run on `card` under `policy`, without a device.
+    ///
+    /// # Errors
+    /// Those of [`Call::validate`]; [`Error::Refused`](crate::Error::Refused) where no kernel, or not the forced one, can run.
+    pub fn plan(&self, card: &Card, policy: &Policy) -> Result<Launch> {
+        let request = self.request();
+        request.validate()?;
+        steps::choose(card, &request, policy)
+    }
+
+    pub(super) fn request(&self) -> Request<'a> {
+        let table = |indices: Indices| Table { place: place(indices.pointer), dtype: indices.dtype };
+        Request {
             heads: self.heads,
-            tokens: self.tokens,
+            sequences: self.sequences,
             scale: self.scale,
-            q: self.q.strides,
-            k: self.k.strides,
-            v: self.v.strides,
-            g: self.g.strides,
-            beta: self.beta.strides,
-            out: self.out.strides,
-            state: self.layout,
-        }
-        .without_idle_strides()
-    }
-
-    pub(super) fn pointers(&self) -> Pointers {
-        let read = |view: View| Global::new(view.pointer as *const f32);
-        Pointers {
-            q: read(self.q),
-            k: read(self.k),
-            v: read(self.v),
-            g: read(self.g),
-            beta: read(self.beta),
-            out: GlobalMut::new(self.out.pointer as *mut f32),
-            initial_state: Global::new(self.initial_state.unwrap_or(0) as *const f32),
-            final_state: GlobalMut::new(self.final_state.unwrap_or(0) as *mut f32),
+            norm: self.norm,
+            q: tensor("q", self.q),
+            k: tensor("k", self.k),
+            v: tensor("v", self.v),
+            gates: gates(&self.gates),
+            out: tensor("out", self.out),
+            initial: self.initial.map(|state| pool_of("initial_state", state)),
+            last: self.last.map(|state| pool_of("final_state", state)),
+            indices: self.indices.map(table),
+            output_indices: self.output_indices.map(table),
+            checkpoints: self.checkpoints.map(|checkpoints| match checkpoints {
+                Checkpoints::PerToken(indices) => CheckpointTable::PerToken(table(indices)),
+                Checkpoints::Lanes(lanes) => CheckpointTable::Lanes(lanes),
+            }),
+            every: self.every.map(|(interval, state)| (interval, pool_of("checkpoint_every", state))),
         }
     }
 }
 
-/// That `elements` f32 can stand at `pointer`.
-fn require_pointer(argument: &'static str, pointer: u64, elements: usize) -> Result<()> {
-    let element_bytes = size_of::<f32>();
-    if elements == 0 {
-        return Ok(());
+/// Nobody knows how much is there.
+fn place(pointer: u64) -> Place {
+    Place { address: pointer, length: None }
+}
+
+/// A pool as the checks take it.
+pub(super) fn pool_of(argument: &'static str, state: State) -> Pool {
+    Pool { argument, place: place(state.pointer), layout: state.layout, slots: state.slots }
+}
+
+fn tensor(argument: &'static str, view: View) -> Tensor {
+    let View { pointer, dtype, strides, batch_stride } = view;
+    Tensor { argument, place: place(pointer), dtype, strides, batch_stride }
+}
+
+fn gates(gates: &Gates) -> GateTensors {
+    match *gates {
+        Gates::Log { g, beta } => GateTensors::Log { g: tensor("g", g), beta: tensor("beta", beta) },
+        Gates::Linear { decay, beta } => {
+            GateTensors::Linear { decay: tensor("decay", decay), beta: tensor("beta", beta) }
+        }
+        Gates::Raw { a, b, decay, dt_bias, allow_neg_eigval } => {
+            let (pointer, is_log) = match decay {
+                Decay::ALog(pointer) => (pointer, true),
+                Decay::NegExpALog(pointer) => (pointer, false),
+            };
+            GateTensors::Raw {
+                a: tensor("a", a),
+                b: tensor("b", b),
+                decay: place(pointer),
+                is_log,
+                dt_bias: place(dt_bias),
+                beta_factor: if allow_neg_eigval { 2.0 } else { 1.0 },
+            }
+        }
     }
-    if pointer == 0 {
-        return Err(Error::Null { argument });
-    }
-    if !pointer.is_multiple_of(element_bytes as u64) {
-        return Err(Error::Misaligned { argument, address: pointer, required: element_bytes });
-    }
-    if pointer.checked_add((elements * element_bytes) as u64).is_none() {
-        return Err(Error::shape(argument, "an extent that ends below 2^64", format!("{pointer:#x} + {elements} f32")));
-    }
-    Ok(())
 }

@@ -51,6 +51,8 @@ pub fn device_count() -> Result<usize> {
 /// One device: its retained primary context and the loaded kernels. Nothing is loaded or allocated after `open`.
 #[derive(Debug)]
 pub(super) struct Device {
+    /// Its number in the driver's list.
+    pub ordinal: c_int,
     device: CUdevice,
     context: CUcontext,
     module: CUmodule,
@@ -100,6 +102,7 @@ impl Device {
             .map_err(CudaError::from)?;
         // From here on `drop` gives back what has been taken.
         let mut opened = Self {
+            ordinal: ordinal as c_int,
             device,
             context,
             module: core::ptr::null_mut(),

@@ -64,6 +64,28 @@ pub enum CudaError {
         /// The process that used it.
         here: u32,
     },
+    /// In a debug build: a pointer to memory that the driver does not know.
+    #[error("{argument}: {pointer:#x} is not device memory ({source})")]
+    NotDeviceMemory {
+        /// The argument.
+        argument: &'static str,
+        /// Its address.
+        pointer: u64,
+        /// What `cuPointerGetAttribute` said.
+        source: DriverError,
+    },
+    /// In a debug build: a pointer to another device's memory.
+    #[error("{argument}: {pointer:#x} is memory of device {device}, and this handle is device {ordinal}")]
+    OtherDevice {
+        /// The argument.
+        argument: &'static str,
+        /// Its address.
+        pointer: u64,
+        /// The device that it is on.
+        device: i32,
+        /// The handle's device.
+        ordinal: i32,
+    },
     /// A launch failed.
     #[error("launching {symbol} (grid {} x {}, {threads} threads, {shared_bytes} bytes of shared memory): {source}", grid[0], grid[1])]
     Launch {

@@ -3,6 +3,7 @@ mod call;
 mod device;
 mod error;
 mod hold;
+mod pointers;
 #[cfg(feature = "cli")]
 mod probe;
 mod ptx;
@@ -11,21 +12,27 @@ mod reruns;
 mod resident;
 mod scratch;
 mod slices;
+mod states;
 mod stream;
+mod tensors;
 mod timing;
 
-pub use call::{Call, View};
+pub use call::Call;
 pub use device::{DeviceFacts, device_count};
 pub use error::{CudaError, DriverError, LoadFailure};
 pub use resident::Resident;
 pub use scratch::{Scratch, Workspace};
+pub use states::StatePool;
 pub use stream::Stream;
+pub use tensors::{Checkpoints, Decay, Gates, Indices, State, View};
 
-use crate::dispatch::{self, Launch};
+use crate::dispatch::Launch;
 use crate::error::{Error, Reason, Result};
-use crate::kernel::{self, Kernel, Pointers, Problem};
+use crate::kernel::Kernel;
 use crate::policy::{PathChoice, Policy};
-use crate::segments::{self, Form};
+use crate::request::DECODE_TOKENS;
+use crate::segments::Form;
+use crate::steps::{self, Step};
 use cuda_std::GlobalMut;
 use device::Device;
 use scratch::Memory;
@@ -62,13 +69,12 @@ impl Gdn {
         &self.device.facts
     }
 
-    /// What [`Gdn::run`] would run for `call`, on the host alone.
+    /// What [`Gdn::prefill`] would run for `call`, on the host alone.
     ///
     /// # Errors
     /// Every error of [`Call::validate`]; [`Error::Refused`] where no kernel can run.
-    pub fn plan(&self, call: &Call) -> Result<Launch> {
-        call.validate()?;
-        dispatch::choose(&self.facts().card(), &call.problem(), &call.pointers(), &self.policy)
+    pub fn plan(&self, call: &Call<'_>) -> Result<Launch> {
+        call.plan(&self.facts().card(), &self.policy)
     }
 
     /// Allocates the device's scratch for `call` now, so that a later call of that size allocates nothing; gives the bytes
@@ -76,7 +82,7 @@ impl Gdn {
     ///
     /// # Errors
     /// As [`Gdn::plan`]; [`Error::Refused`] with [`Reason::ScratchAllocation`].
-    pub fn reserve(&self, call: &Call) -> Result<usize> {
+    pub fn reserve(&self, call: &Call<'_>) -> Result<usize> {
         let bytes = self.plan(call)?.scratch_bytes;
         let _current = self.device.current()?;
         self.device.scratch.reserve(bytes)
@@ -86,7 +92,7 @@ impl Gdn {
     ///
     /// # Errors
     /// As [`Gdn::plan`]; [`Error::Cuda`] where there is not so much.
-    pub fn workspace(&self, call: &Call) -> Result<Workspace> {
+    pub fn workspace(&self, call: &Call<'_>) -> Result<Workspace> {
         let bytes = self.plan(call)?.scratch_bytes;
         let _current = self.device.current()?;
         let memory = Memory::allocate(bytes).map_err(CudaError::from)?;
@@ -103,22 +109,46 @@ impl Gdn {
     /// Every pointer is device memory of this context that holds what its shape and strides describe, until the stream
     /// has passed the call, without conflicting access from another stream. out and the final state overlap no input,
     /// but the final state may be the initial one.
-    pub unsafe fn run(&self, call: &Call, stream: Stream) -> Result<Launch> {
+    pub unsafe fn prefill(&self, call: &Call<'_>, stream: Stream) -> Result<Launch> {
         // SAFETY: by the caller.
-        unsafe { self.run_in(call, Scratch::Device, stream) }
+        unsafe { self.prefill_in(call, Scratch::Device, stream) }
     }
 
-    /// [`Gdn::run`] by the kernel that is asked for.
+    /// [`Gdn::prefill`] for sequences of up to [`DECODE_TOKENS`] tokens: one launch of the general kernel, which allocates
+    /// nothing, so that it may be captured as it is. Slots are read from the device when the stream comes to the call, at each
+    /// replay anew.
     ///
     /// # Errors
-    /// As [`Gdn::run`]; [`Error::Refused`] where that kernel cannot run.
+    /// As [`Gdn::prefill`]; [`Error::DecodeTokens`] for longer sequences, [`Error::Refused`] with [`Reason::Lengths`] for
+    /// packed ones of different lengths.
     ///
     /// # Safety
-    /// As [`Gdn::run`].
-    pub unsafe fn run_by(&self, call: &Call, kernel: Kernel, stream: Stream) -> Result<Launch> {
+    /// As [`Gdn::prefill`].
+    pub unsafe fn decode(&self, call: &Call<'_>, stream: Stream) -> Result<Launch> {
+        let request = call.request();
+        request.validate()?;
+        let tokens = request.sequences.longest();
+        if tokens > DECODE_TOKENS {
+            return Err(Error::DecodeTokens { tokens, most: DECODE_TOKENS });
+        }
+        if crate::decode::needs_table(&request) {
+            return Err(Error::Refused { kernel: Kernel::Decode.name(), reason: Reason::Lengths });
+        }
+        // SAFETY: by the caller.
+        unsafe { self.prefill_by(call, Kernel::Decode, stream) }
+    }
+
+    /// [`Gdn::prefill`] by the kernel that is asked for.
+    ///
+    /// # Errors
+    /// As [`Gdn::prefill`]; [`Error::Refused`] where that kernel cannot run.
+    ///
+    /// # Safety
+    /// As [`Gdn::prefill`].
+    pub unsafe fn prefill_by(&self, call: &Call<'_>, kernel: Kernel, stream: Stream) -> Result<Launch> {
         let forced = self.forced(Some(kernel));
         // SAFETY: by the caller.
-        unsafe { forced.run(call, stream) }
+        unsafe { forced.prefill(call, stream) }
     }
 
     /// This device by `kernel` alone.
@@ -129,18 +159,21 @@ impl Gdn {
         }
     }
 
-    /// [`Gdn::run`] with the caller's scratch.
+    /// [`Gdn::prefill`] with the caller's scratch.
     ///
     /// # Errors
-    /// As [`Gdn::run`]; [`Error::Scratch`] where the scratch given is too small, [`Error::Misaligned`] where it is not on 16
+    /// As [`Gdn::prefill`]; [`Error::Scratch`] where the scratch given is too small, [`Error::Misaligned`] where it is not on 16
     /// bytes.
     ///
     /// # Safety
-    /// As [`Gdn::run`]; borrowed scratch is device memory of this context that nothing else uses until the stream has passed
+    /// As [`Gdn::prefill`]; borrowed scratch is device memory of this context that nothing else uses until the stream has passed
     /// the call.
-    pub unsafe fn run_in(&self, call: &Call, scratch: Scratch<'_>, stream: Stream) -> Result<Launch> {
+    pub unsafe fn prefill_in(&self, call: &Call<'_>, scratch: Scratch<'_>, stream: Stream) -> Result<Launch> {
         let launch = self.plan(call)?;
         let _current = self.device.current()?;
+        if cfg!(debug_assertions) {
+            pointers::require_here(&call.request(), self.device.ordinal, stream)?;
+        }
         // SAFETY: by the caller.
         let done = unsafe { self.enqueue(call, &launch, scratch, stream) };
         match done {
@@ -150,7 +183,7 @@ impl Gdn {
             {
                 let recurrent = self.with_policy(Policy { path: PathChoice::Recurrent, ..self.policy.clone() });
                 // SAFETY: by the caller.
-                let launch = unsafe { recurrent.run_in(call, Scratch::Device, stream)? };
+                let launch = unsafe { recurrent.prefill_in(call, Scratch::Device, stream)? };
                 Ok(Launch { reason, ..launch })
             }
             done => done.map(|()| launch),
@@ -158,60 +191,59 @@ impl Gdn {
     }
 
     /// # Safety
-    /// As [`Gdn::run_in`]; the context is current.
-    unsafe fn enqueue(&self, call: &Call, launch: &Launch, scratch: Scratch<'_>, stream: Stream) -> Result<()> {
-        let (problem, pointers) = (call.problem(), call.pointers());
-        let Some(form) = Form::of(launch.kernel) else {
-            let recurrent = kernel::recurrent_launch(launch.kernel, &problem, &pointers).expect("not chunked");
-            // SAFETY: types: the entry takes these arguments. Lengths: `validate` has checked shapes and strides, the
-            // caller vouches for the memory. Lifetime: the caller's, until the stream has passed the launch.
-            return unsafe { self.device.launch(recurrent.entry, recurrent.grid, &recurrent.args, stream) };
-        };
+    /// As [`Gdn::prefill_in`]; the context is current.
+    unsafe fn enqueue(&self, call: &Call<'_>, launch: &Launch, scratch: Scratch<'_>, stream: Stream) -> Result<()> {
         let need = launch.scratch_bytes;
+        if need == 0 {
+            // SAFETY: by the caller; no kernel is given scratch.
+            return unsafe { self.enqueue_steps(call, launch, 0, stream) };
+        }
         match scratch {
             Scratch::Device => {
                 let taken = self.device.scratch.take(need, stream)?;
-                // SAFETY: as above; the scratch is `need` bytes and this stream's until it is released.
-                let done = unsafe { self.enqueue_chunked(form, &problem, &pointers, taken.pointer, stream) };
+                // SAFETY: by the caller; the scratch is `need` bytes and this stream's until it is released.
+                let done = unsafe { self.enqueue_steps(call, launch, taken.pointer, stream) };
                 // Whatever was enqueued uses the scratch, so it is marked also where a later launch failed.
                 taken.release()?;
                 done
             }
             Scratch::Borrowed { pointer, bytes } => {
                 require_scratch(pointer, bytes, need)?;
-                // SAFETY: as above; the caller vouches for the scratch.
-                unsafe { self.enqueue_chunked(form, &problem, &pointers, pointer, stream) }
+                // SAFETY: by the caller, who vouches for the scratch too.
+                unsafe { self.enqueue_steps(call, launch, pointer, stream) }
             }
             Scratch::Workspace(workspace) => {
                 require_scratch(workspace.memory.pointer, workspace.memory.bytes, need)?;
-                // SAFETY: as above; the workspace is the caller's alone.
-                unsafe { self.enqueue_chunked(form, &problem, &pointers, workspace.memory.pointer, stream) }
+                // SAFETY: by the caller; the workspace is the caller's alone.
+                unsafe { self.enqueue_steps(call, launch, workspace.memory.pointer, stream) }
             }
         }
     }
 
     /// # Safety
-    /// As [`Gdn::run_in`]; `scratch` is as many bytes as the plan says.
-    unsafe fn enqueue_chunked(
-        &self,
-        form: Form,
-        problem: &Problem,
-        pointers: &Pointers,
-        scratch: u64,
-        stream: Stream,
-    ) -> Result<()> {
-        let segments = dispatch::cut(form, problem, pointers, self.policy.max_scratch_bytes)
-            .map_err(|reason| Error::Refused { kernel: form.kernel().name(), reason })?;
-        let timed = self.policy.timing && problem.tokens > 0;
-        let mut timing = if timed { Some(Timing::start(stream, form.phases())?) } else { None };
-        let card = self.device.facts.card();
-        for launch in segments::launches(&card, problem, pointers, segments, GlobalMut::new(scratch as *mut f32)) {
-            // SAFETY: types: the entry takes these arguments. Lengths and lifetime: by the caller.
-            unsafe { self.device.launch(launch.entry, launch.grid, &launch.args, stream)? };
-            timing.as_mut().map_or(Ok(()), Timing::mark)?;
-        }
+    /// As [`Gdn::prefill_in`]; `scratch` is as many bytes as the plan says.
+    unsafe fn enqueue_steps(&self, call: &Call<'_>, launch: &Launch, scratch: u64, stream: Stream) -> Result<()> {
+        let request = call.request();
+        let tokens = request.sequences.total();
+        let is_timed = self.policy.timing && tokens > 0 && request.sequences.count() == 1;
+        let form = Form::of(launch.kernel).filter(|_| is_timed);
+        let mut timing = form.map(|form| Timing::start(stream, form.phases())).transpose()?;
+        let scratch = GlobalMut::new(scratch as *mut f32);
+        steps::steps(&self.facts().card(), &request, launch, &self.policy, scratch, |step| {
+            // SAFETY: types: each entry takes its arguments. Lengths: `validate` has checked shapes and strides, the caller
+            // vouches for the memory. Lifetime: the caller's, until the stream has passed the launch.
+            unsafe {
+                match step {
+                    Step::Recurrent(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Chunked(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Decode(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Upload(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                }
+            }?;
+            timing.as_mut().map_or(Ok(()), |timing| Ok(timing.mark()?))
+        })?;
         if let Some(timing) = timing {
-            eprintln!("{}", timing.report(problem.tokens)?);
+            eprintln!("{}", timing.report(tokens)?);
         }
         Ok(())
     }

@@ -46,6 +46,7 @@ unsafe extern "C" {
     pub fn cuEventDestroy(event: CUevent) -> Code;
     #[link_name = "cuMemAlloc_v2"]
     pub fn cuMemAlloc(pointer: *mut u64, bytes: usize) -> Code;
+    pub fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, pointer: u64) -> Code;
     pub fn cuMemsetD32Async(pointer: u64, value: c_uint, count: usize, stream: CUstream) -> Code;
     #[link_name = "cuMemFree_v2"]
     pub fn cuMemFree(pointer: u64) -> Code;
@@ -70,6 +71,8 @@ pub const ATTRIBUTE_MULTIPROCESSORS: c_int = 16;
 pub const ATTRIBUTE_CAPABILITY_MAJOR: c_int = 75;
 pub const ATTRIBUTE_CAPABILITY_MINOR: c_int = 76;
 pub const ATTRIBUTE_SHARED_BYTES_OPTIN: c_int = 97;
+/// `CUpointer_attribute`.
+pub const POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
 /// `CUfunction_attribute`: dynamic shared memory above 48 KB has to be asked for.
 pub const FUNCTION_MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
 /// `CUevent_flags`: an event that only orders work costs less.

@@ -1,11 +1,13 @@
 //! Whether a kernel gives the same bits every time, alone and beside other work on a second stream.
-use super::call::{Call, View};
+use super::call::Call;
 use super::error::{CudaError, DriverError};
+use super::tensors::{Gates, State, View};
 use super::{Gdn, Scratch, Stream, Workspace};
-use crate::call::Strides;
+use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::inputs::Inputs;
 use crate::kernel::Kernel;
+use crate::layout::{StateLayout, Strides};
 use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::stream::StreamFlags;
 
@@ -14,7 +16,7 @@ impl Gdn {
     /// every other run. Where there are `other` inputs, they run on a second stream all the while.
     ///
     /// # Errors
-    /// As [`Gdn::run_by`], and whatever copies say.
+    /// As [`Gdn::prefill_by`], and whatever copies say.
     pub fn count_differing_reruns(
         &self,
         inputs: &Inputs,
@@ -105,25 +107,26 @@ impl Bed {
         Stream::from(&self.stream)
     }
 
-    fn call(&self) -> Call {
+    fn call(&self) -> Call<'static> {
         let heads = self.heads;
         let [q, k, v, g, beta, initial_state] = &self.inputs;
         let view = |buffer: &DeviceBuffer<f32>, heads, dim| {
-            View::new(buffer.as_device_ptr().as_raw(), Strides::dense(heads, dim))
+            View::new(buffer.as_device_ptr().as_raw(), Dtype::F32, Strides::dense(heads, dim))
         };
+        let state =
+            |buffer: &DeviceBuffer<f32>| State::new(buffer.as_device_ptr().as_raw(), StateLayout::key_major(&heads), 1);
         Call::new(
             heads,
             self.tokens,
             view(q, heads.num_k_heads, heads.head_k_dim),
             view(k, heads.num_k_heads, heads.head_k_dim),
             view(v, heads.num_v_heads, heads.head_v_dim),
-            view(g, heads.num_v_heads, 1),
-            view(beta, heads.num_v_heads, 1),
+            Gates::Log { g: view(g, heads.num_v_heads, 1), beta: view(beta, heads.num_v_heads, 1) },
             view(&self.out, heads.num_v_heads, heads.head_v_dim),
         )
         .scale(self.scale)
-        .initial_state(initial_state.as_device_ptr().as_raw())
-        .final_state(self.state.as_device_ptr().as_raw())
+        .initial_state(state(initial_state))
+        .final_state(state(&self.state))
     }
 
     fn enqueue(&mut self, poison: bool) -> Result<()> {
@@ -139,7 +142,7 @@ impl Bed {
         }
         let call = self.call();
         // SAFETY: types: f32 buffers. Lengths: those of `Inputs`, dense. Lifetime: as above.
-        unsafe { self.gdn.run_in(&call, Scratch::Workspace(&mut self.workspace), stream)? };
+        unsafe { self.gdn.prefill_in(&call, Scratch::Workspace(&mut self.workspace), stream)? };
         Ok(())
     }
 

@@ -1,14 +1,16 @@
 //! Inputs that stay on the device, for measurements: one call at a time, between two events and on a cold cache.
-use super::call::{Call, View};
+use super::call::Call;
 use super::error::{CudaError, DriverError};
 use super::hold::Hold;
+use super::tensors::{Gates, State, View};
 use super::{Gdn, Stream};
-use crate::call::Strides;
 use crate::dispatch::Launch;
+use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::heads::Heads;
 use crate::inputs::Inputs;
 use crate::kernel::Kernel;
+use crate::layout::{StateLayout, Strides};
 use cust::context::CurrentContext;
 use cust::device::DeviceAttribute;
 use cust::event::{Event, EventFlags};
@@ -94,7 +96,7 @@ impl Resident {
     /// path allocates in its first call would wait for those.
     ///
     /// # Errors
-    /// As [`Gdn::run_by`]; [`Error::Cuda`](crate::Error::Cuda) where it failed on the way.
+    /// As [`Gdn::prefill_by`]; [`Error::Cuda`](crate::Error::Cuda) where it failed on the way.
     ///
     /// # Panics
     /// If `tokens` is above what the inputs hold.
@@ -173,24 +175,25 @@ impl Buffers {
         assert!(tokens <= self.tokens, "{tokens} of {} tokens", self.tokens);
         let heads = self.heads;
         let view = |buffer: &DeviceBuffer<f32>, heads, dim| {
-            View::new(buffer.as_device_ptr().as_raw(), Strides::dense(heads, dim))
+            View::new(buffer.as_device_ptr().as_raw(), Dtype::F32, Strides::dense(heads, dim))
         };
+        let state =
+            |buffer: &DeviceBuffer<f32>| State::new(buffer.as_device_ptr().as_raw(), StateLayout::key_major(&heads), 1);
         let call = Call::new(
             heads,
             tokens,
             view(&self.q, heads.num_k_heads, heads.head_k_dim),
             view(&self.k, heads.num_k_heads, heads.head_k_dim),
             view(&self.v, heads.num_v_heads, heads.head_v_dim),
-            view(&self.g, heads.num_v_heads, 1),
-            view(&self.beta, heads.num_v_heads, 1),
+            Gates::Log { g: view(&self.g, heads.num_v_heads, 1), beta: view(&self.beta, heads.num_v_heads, 1) },
             view(&self.out, heads.num_v_heads, heads.head_v_dim),
         )
         .scale(self.scale)
-        .initial_state(self.initial_state.as_device_ptr().as_raw())
-        .final_state(self.final_state.as_device_ptr().as_raw());
+        .initial_state(state(&self.initial_state))
+        .final_state(state(&self.final_state));
         // SAFETY: types: f32 buffers. Lengths: those of `Inputs`, whose tensors are dense and hold as many tokens, as
         // asserted. Lifetime: the buffers go with `self`, after everything on the stream (`drop` of `Resident`).
-        unsafe { gdn.run_by(&call, kernel, Stream::from(&self.stream)) }
+        unsafe { gdn.prefill_by(&call, kernel, Stream::from(&self.stream)) }
     }
 }
 

@@ -200,7 +200,7 @@ impl Taken<'_> {
     }
 }
 
-fn is_capturing(stream: Stream) -> Result<bool, CudaError> {
+pub(super) fn is_capturing(stream: Stream) -> Result<bool, CudaError> {
     let mut status: c_int = 0;
     // SAFETY: `status` is written.
     check("cuStreamIsCapturing", unsafe { raw::cuStreamIsCapturing(stream.as_raw().cast(), &raw mut status) })?;

@@ -1,9 +1,10 @@
 //! The chunked form against the definition in float64, and its promises.
 use super::{run, run_with};
-use crate::call::{Call, Gates, State, StateLayout, Strides, View, ViewMut};
+use crate::call::{Call, Gates, State, View, ViewMut};
 use crate::compare::{Tensor, compare};
 use crate::heads::{HEAD_DIM, HeadMap, Heads};
 use crate::inputs::{Family, Inputs};
+use crate::layout::{StateLayout, Strides};
 use crate::reference::reference_f64;
 use crate::{Error, Kernel, PathChoice, Policy, Reason, Result};
 use kernels_gpu::kernels::chunk::scratch_len;
@@ -11,7 +12,11 @@ use kernels_gpu::kernels::chunk::scratch_len;
 /// By the chunked kernels, with scratch for no more than `segment` tokens and a state in between.
 fn run_in_segments(call: Call<'_>, order: u64, segment: usize) -> Result<()> {
     let heads = call.heads;
-    let carried = if call.state.is_none() { heads.num_v_heads * HEAD_DIM * HEAD_DIM } else { 0 };
+    let carried = if matches!(call.states, crate::call::States::Apart { .. }) {
+        heads.num_v_heads * HEAD_DIM * HEAD_DIM
+    } else {
+        0
+    };
     let max_scratch_bytes = 4 * (scratch_len(segment, heads.num_v_heads) + carried);
     run_with(call, &Policy { max_scratch_bytes, ..Policy::with_path(PathChoice::Forced(Kernel::Chunked)) }, order)
 }

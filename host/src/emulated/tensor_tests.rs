@@ -1,9 +1,10 @@
 //! The chunked form on tensor cores against the definition in float64, over the ranges that it must carry.
 use super::{CARD, run_on};
-use crate::call::{Call, Gates, State, StateLayout, Strides, View, ViewMut};
+use crate::call::{Call, Gates, State, View, ViewMut};
 use crate::compare::{Tensor, compare};
 use crate::heads::{HEAD_DIM, HeadMap, Heads};
 use crate::inputs::{Family, Inputs};
+use crate::layout::{StateLayout, Strides};
 use crate::policy::Card;
 use crate::reference::reference_f64;
 use crate::{Kernel, PathChoice, Policy};

@@ -10,8 +10,9 @@ pub use packed::Packed;
 #[cfg(feature = "cli")]
 pub(crate) use random::{Stream, Tensor};
 
-use crate::call::{Call, Gates, State, StateLayout, Strides, View, ViewMut, default_scale};
+use crate::call::{Call, Gates, State, View, ViewMut, default_scale};
 use crate::heads::Heads;
+use crate::layout::{StateLayout, Strides};
 
 /// Inputs of one call, every tensor contiguous.
 #[derive(Clone, Debug, PartialEq)]

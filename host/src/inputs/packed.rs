@@ -1,8 +1,9 @@
 //! The layout of engines that keep a token's q, k and v in one row: the same numbers at other strides.
 #![forbid(unsafe_code)]
 use super::Inputs;
-use crate::call::{Call, Gates, State, StateLayout, Strides, View, ViewMut};
+use crate::call::{Call, Gates, State, View, ViewMut};
 use crate::heads::Heads;
+use crate::layout::{StateLayout, Strides};
 
 /// Inputs as an engine packs them.
 #[derive(Clone, Debug)]
@@ -114,7 +115,7 @@ mod tests {
         let (mut out, mut state) = (vec![0.0; inputs.out_len(5)], vec![0.0; inputs.state_len()]);
         let call = packed.call(&mut out, &mut state);
         call.validate().unwrap();
-        let Gates::Log { g, beta } = call.gates;
+        let Gates::Log { g, beta } = call.gates else { panic!("logs were given") };
         for (view, heads, dim, dense) in [
             (call.q, 2, 128, &inputs.q),
             (call.k, 2, 128, &inputs.k),
@@ -124,7 +125,7 @@ mod tests {
         ] {
             for (index, &value) in dense.iter().enumerate() {
                 let (token, head, element) = (index / (heads * dim), index / dim % heads, index % dim);
-                assert_eq!(view.data[token * view.strides.token + head * view.strides.head + element], value);
+                assert_eq!(view.data.at(token * view.strides.token + head * view.strides.head + element), value);
             }
         }
     }

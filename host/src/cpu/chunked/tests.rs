@@ -253,7 +253,7 @@ fn without_a_state_it_starts_from_zero() {
     let mut out = vec![f32::NAN; expected.len()];
     let mut state = vec![0.0; inputs.state_len()];
     let mut call = inputs.call(&mut out, &mut state);
-    call.state = None;
+    call.states = crate::call::States::Apart { initial: None, last: None };
     run_by(call, Path::Chunked).unwrap();
     assert_eq!(first_bit_difference(Tensor::Out, &heads, &out, &expected), None);
 }

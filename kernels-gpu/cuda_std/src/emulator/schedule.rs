@@ -68,6 +68,8 @@ impl Worker {
         let block: *mut Block = &raw mut *self.block;
         let _current = Current::enter(block);
         let spare = self.stacks.len() - threads;
+        // By reference: a coroutine is handed no more than 1 KB.
+        let args = &args;
         let mut coroutines: Vec<GpuThread> = self
             .stacks
             .drain(spare..)
@@ -75,7 +77,7 @@ impl Worker {
             .map(|(thread, stack)| {
                 let main = move |yielder: &Yielder<(), ()>, ()| {
                     // SAFETY: the caller's contract; `drive` resumes this thread of this block only as the running one.
-                    unsafe { thread_main(block, thread, yielder, body, args) }
+                    unsafe { thread_main(block, thread, yielder, body, *args) }
                 };
                 // SAFETY: what `main` borrows outlives the coroutine, which ends below.
                 unsafe { GpuThread::with_stack_unchecked(stack, main) }

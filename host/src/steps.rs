@@ -1,0 +1,189 @@
+//! A call as launches: which kernel it takes, and every launch in order, whoever carries them out.
+#![forbid(unsafe_code)]
+use crate::decode;
+use crate::dispatch::{self, Launch};
+use crate::error::{Error, Reason, Result};
+use crate::kernel::{self, Kernel, RecurrentLaunch};
+use crate::plain;
+use crate::policy::{Card, PathChoice, Policy};
+use crate::request::Request;
+use crate::segments::{self, Form};
+use crate::sequences::Sequences;
+use crate::upload;
+use cuda_std::{Global, GlobalMut};
+
+/// One launch.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant)] // A step is carried out as it is made.
+pub(crate) enum Step {
+    /// Of a kernel that goes token by token through one sequence.
+    Recurrent(RecurrentLaunch),
+    /// Of one of the chunked kernels.
+    Chunked(segments::Launch),
+    /// Of the general kernel.
+    Decode(decode::Launch),
+    /// Of a table that it reads.
+    Upload(upload::Launch),
+}
+
+/// Which kernel a call takes, with the reason. `request` is valid.
+///
+/// Sequences of f32 that nothing special is asked of go one after the other, each by the kernel that it would take alone; short
+/// ones of a batch, and every other call, go through the general kernel together.
+///
+/// # Errors
+/// [`Error::Refused`] where the forced kernel, or every kernel, cannot run.
+pub(crate) fn choose(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Launch> {
+    let request = &request.without_idle_strides();
+    let against = match policy.path {
+        PathChoice::Forced(Kernel::Decode) => Reason::Forced,
+        PathChoice::Forced(kernel) => {
+            plain::require(request).map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
+            return one_after_the_other(card, request, policy);
+        }
+        _ => match plain::require(request).and_then(|()| prefer_one_after_the_other(request, policy)) {
+            Ok(()) => return one_after_the_other(card, request, policy),
+            Err(reason) => reason,
+        },
+    };
+    let card = Card { capability: policy.emulate_capability.unwrap_or(card.capability), ..*card };
+    let kernel = Kernel::Decode;
+    decode::require(&card, request).map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
+    let words = table(request).map_or(0, <[u32]>::len);
+    let launches = match request.sequences.count() {
+        0 => 0,
+        _ if request.every.is_some() => pieces(request).count(),
+        _ => 1 + words.div_ceil(upload::MOST_WORDS),
+    };
+    Ok(Launch { kernel, reason: against, scratch_bytes: words * size_of::<u32>(), launches })
+}
+
+/// Whether launches for each sequence are worth it.
+///
+/// # Errors
+/// The reason against it.
+fn prefer_one_after_the_other(request: &Request<'_>, policy: &Policy) -> Result<(), Reason> {
+    let (sequences, tokens) = (request.sequences.count(), request.sequences.longest());
+    if sequences > 1 && tokens < policy.min_chunked_tokens && request.every.is_none() {
+        return Err(Reason::ShortSequences { sequences, tokens });
+    }
+    Ok(())
+}
+
+/// The offsets that the general kernel reads on the device.
+fn table<'a>(request: &Request<'a>) -> Option<&'a [u32]> {
+    match request.sequences {
+        Sequences::Varlen { cu_seqlens } if decode::needs_table(request) => Some(cu_seqlens),
+        _ => None,
+    }
+}
+
+/// The pieces of every sequence.
+fn pieces(request: &Request<'_>) -> impl Iterator<Item = plain::Piece> {
+    let interval = request.every.map_or(usize::MAX, |(interval, _)| interval);
+    let mut kept = 0;
+    (0..request.sequences.count()).flat_map(move |index| {
+        let pieces = plain::pieces(request, index, kept);
+        kept += request.sequences.tokens(index) / interval;
+        pieces
+    })
+}
+
+/// The kernel of the longest sequence, the launches of all.
+fn one_after_the_other(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Launch> {
+    let mut all: Option<(usize, Launch)> = None;
+    for index in 0..request.sequences.count() {
+        let (problem, pointers) = plain::sequence(request, index);
+        let one = dispatch::choose(card, &problem, &pointers, policy)?;
+        let mut launches = 0;
+        of_sequence(card, request, index, 0, one.kernel, policy, GlobalMut::new(core::ptr::null_mut()), |_| {
+            launches += 1;
+            Ok(())
+        })?;
+        let tokens = problem.tokens;
+        all = Some(match all {
+            None => (tokens, Launch { launches, ..one }),
+            Some((longest, before)) => {
+                let scratch_bytes = before.scratch_bytes.max(one.scratch_bytes);
+                let launches = before.launches + launches;
+                let first = if tokens > longest { one } else { before };
+                (longest.max(tokens), Launch { scratch_bytes, launches, ..first })
+            }
+        });
+    }
+    // Without sequences nothing is launched.
+    let none = Launch { kernel: Kernel::RecurrentByColumn, reason: Reason::Selected, scratch_bytes: 0, launches: 0 };
+    Ok(all.map_or(none, |(_, launch)| launch))
+}
+
+/// Every launch of a call for which [`choose`] has given `launch`, in order. `scratch` is as many bytes as it says.
+///
+/// # Errors
+/// Those of `carry_out`.
+pub(crate) fn steps(
+    card: &Card,
+    request: &Request<'_>,
+    launch: &Launch,
+    policy: &Policy,
+    scratch: GlobalMut<f32>,
+    mut carry_out: impl FnMut(Step) -> Result<()>,
+) -> Result<()> {
+    let request = &request.without_idle_strides();
+    if launch.kernel == Kernel::Decode {
+        return by_decode(request, scratch, carry_out);
+    }
+    let mut kept = 0;
+    for index in 0..request.sequences.count() {
+        let (problem, pointers) = plain::sequence(request, index);
+        let kernel = dispatch::choose(card, &problem, &pointers, policy)?.kernel;
+        of_sequence(card, request, index, kept, kernel, policy, scratch, &mut carry_out)?;
+        kept += request.every.map_or(0, |(interval, _)| request.sequences.tokens(index) / interval);
+    }
+    Ok(())
+}
+
+fn by_decode(
+    request: &Request<'_>,
+    scratch: GlobalMut<f32>,
+    mut carry_out: impl FnMut(Step) -> Result<()>,
+) -> Result<()> {
+    if request.sequences.count() == 0 {
+        return Ok(());
+    }
+    if request.every.is_some() {
+        return pieces(request).map(|piece| Step::Decode(decode::piece(request, &piece))).try_for_each(carry_out);
+    }
+    let offsets = GlobalMut::new(scratch.as_ptr().cast());
+    for (index, words) in table(request).unwrap_or_default().chunks(upload::MOST_WORDS).enumerate() {
+        carry_out(Step::Upload(upload::launch(words, offsets.offset(index * upload::MOST_WORDS))))?;
+    }
+    carry_out(Step::Decode(decode::whole(request, Global::new(offsets.as_ptr().cast_const()))))
+}
+
+/// The launches of one sequence by `kernel`, `kept` states being kept of those before it.
+#[allow(clippy::too_many_arguments)]
+fn of_sequence(
+    card: &Card,
+    request: &Request<'_>,
+    index: usize,
+    kept: usize,
+    kernel: Kernel,
+    policy: &Policy,
+    scratch: GlobalMut<f32>,
+    mut carry_out: impl FnMut(Step) -> Result<()>,
+) -> Result<()> {
+    for piece in plain::pieces(request, index, kept) {
+        let (problem, pointers) = plain::of(request, &piece);
+        let Some(form) = Form::of(kernel) else {
+            let launch = kernel::recurrent_launch(kernel, &problem, &pointers).expect("not chunked");
+            carry_out(Step::Recurrent(launch))?;
+            continue;
+        };
+        let segments = dispatch::cut(form, &problem, &pointers, policy.max_scratch_bytes)
+            .map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
+        segments::launches(card, &problem, &pointers, segments, scratch)
+            .map(Step::Chunked)
+            .try_for_each(&mut carry_out)?;
+    }
+    Ok(())
+}
