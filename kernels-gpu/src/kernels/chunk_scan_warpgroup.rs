@@ -27,6 +27,7 @@ mod inputs;
 mod products;
 
 use super::chunk::{Args, CHUNK, again, chunk_kernel};
+use super::chunk_parts::{Part, final_state, initial_state};
 use super::chunk_scan_tensor::factors::{Columns, Halves as AnyHalves, Pair, column_of};
 use super::chunk_scan_tensor::scales::{Factors, Scale, largest_of};
 use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY, for_each};
@@ -58,10 +59,10 @@ const TOKEN_STEPS: usize = CHUNK / 16;
 /// Chunks whose tiles are in shared memory: the chunk, the next one, whose keys it takes, and two on their way.
 const STAGES: usize = 4;
 
-/// Blocks of a launch: parts of the columns, value heads.
+/// Blocks of a launch: parts of the columns, value heads of each of `parts` parts.
 #[must_use]
-pub const fn grid(num_value_heads: u32) -> [u32; 2] {
-    [(HEAD_DIM / COLUMNS_PER_BLOCK) as u32, num_value_heads]
+pub const fn grid(num_value_heads: u32, parts: u32) -> [u32; 2] {
+    [(HEAD_DIM / COLUMNS_PER_BLOCK) as u32, parts * num_value_heads]
 }
 
 /// From a token of v to the next in shared memory: what a warp reads together lies in different banks.
@@ -104,7 +105,7 @@ type Halves = AnyHalves<ROW_STEPS>;
 type TokenHalves = AnyHalves<TOKEN_STEPS>;
 
 /// What the lane has of the problem.
-struct Part<'a> {
+struct Lane<'a> {
     args: &'a Args,
     lane: usize,
     warp: usize,
@@ -124,7 +125,7 @@ struct Carried {
     s_largest: Columns<f32>,
 }
 
-impl Part<'_> {
+impl Lane<'_> {
     /// The lane's element `i` of an octet of rows of the state, in its memory.
     #[inline(always)]
     fn state_index(&self, octet: usize, i: usize) -> usize {
@@ -187,7 +188,7 @@ impl Part<'_> {
     /// The chunk's outputs: what the state gives at queries, and what y gives.
     ///
     /// # Safety
-    /// As [`Part::chunk`].
+    /// As [`Lane::chunk`].
     #[inline(always)]
     unsafe fn store_outputs(&self, chunk: u32, tokens: u32, columns: &Columns<Factors>, at_queries: &Sums, own: &Sums) {
         // SAFETY: a field.
@@ -400,29 +401,31 @@ pub unsafe fn run(args: Args) {
     // From the warp's first lane, so that the assembler knows it to be the same in all: products may not diverge.
     // SAFETY: all lanes are here.
     let warp = unsafe { warp_shuffle_idx(f32::from_bits((thread / 32) as u32), 0) }.to_bits() as usize % (THREADS / 32);
-    let value_head = block_idx_y();
+    let (place, value_head) = args.part_and_value_head(block_idx_y());
     let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
     let value_head = value_head as usize;
     let block_column = block_idx_x() as usize * COLUMNS_PER_BLOCK;
     let column = block_column + warp % 4 * COLUMNS_PER_WARP + lane / 4;
+    // SAFETY: the grid has so many parts.
+    let sequence = unsafe { Part::at(&args, place) };
     // SAFETY: all lanes are here, and all warps come to the same end.
-    if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
+    if unsafe { Scratch::of(&args).is_marked(&sequence, value_head, lane) } {
         return;
     }
     let stages = dynamic_shared_mem::<[Stage; STAGES]>().cast::<Stage>();
     let out = value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + column;
-    let part = Part { args: &args, lane, warp, column, stages, out: args.out.offset(out) };
+    let part = Lane { args: &args, lane, warp, column, stages, out: sequence.out(&args).offset(out) };
     // A chunk is computed when the next one's tiles, too, have arrived.
-    let chunks = args.tokens.div_ceil(CHUNK as u32);
+    let chunks = sequence.chunks() as u32;
     if warp >= 4 {
-        let mut inputs = Inputs::of(&args, thread % LOADERS, stages, key_head, value_head, block_column);
+        let mut inputs = Inputs::of(&args, &sequence, thread % LOADERS, stages, key_head, value_head, block_column);
         // SAFETY: nothing has been read yet.
         unsafe {
             inputs.stage();
             inputs.stage();
         }
         let mut arriving = 0;
-        while args.tokens > 0 && arriving <= chunks {
+        while chunks > 0 && arriving <= chunks {
             wait_for_copies::<1>();
             fence_shared();
             // SAFETY: both roles come as often. The tiles of the chunk two before the arriving one are left.
@@ -443,8 +446,10 @@ pub unsafe fn run(args: Args) {
         at_keys: [0.0; 16],
         s_largest: [0.0; 2],
     };
-    if !args.initial_state.as_ptr().is_null() {
-        let state = args.initial_state.offset(value_head * args.state_head_stride);
+    // SAFETY: there is such a part.
+    let initial_state = unsafe { initial_state(&args, place) };
+    if !initial_state.as_ptr().is_null() {
+        let state = initial_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone, to the end.
@@ -452,7 +457,7 @@ pub unsafe fn run(args: Args) {
             }
         }
     }
-    if args.tokens > 0 {
+    if chunks > 0 {
         // SAFETY: both roles come as often. The first chunk's tiles are complete.
         unsafe {
             sync_roles();
@@ -463,14 +468,16 @@ pub unsafe fn run(args: Args) {
             // SAFETY: as above. The next chunk's tiles are complete.
             unsafe {
                 sync_roles();
-                part.chunk(chunk, args.tokens - chunk * CHUNK as u32, &mut carried);
+                part.chunk(chunk, sequence.tokens - chunk * CHUNK as u32, &mut carried);
             }
             chunk += 1;
         }
         scale(&mut carried.s, carried.scales.map(Scale::inverse));
     }
-    if !args.final_state.as_ptr().is_null() {
-        let state = args.final_state.offset(value_head * args.state_head_stride);
+    // SAFETY: there is such a part.
+    let final_state = unsafe { final_state(&args, place) };
+    if !final_state.as_ptr().is_null() {
+        let state = final_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone has them.

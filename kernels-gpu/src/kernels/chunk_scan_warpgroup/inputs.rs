@@ -1,6 +1,7 @@
 //! What the scan reads, on its way to shared memory: by four warps that do nothing else.
 use super::{COLUMNS_PER_BLOCK, LOADERS, STAGES, Stage, V_STRIDE};
 use crate::kernels::chunk::{Args, CHUNK};
+use crate::kernels::chunk_parts::Part;
 use crate::kernels::chunk_tensor::Scratch;
 use cuda_std::async_copy::{commit, copy_16};
 use cuda_std::{Global, Tile};
@@ -21,10 +22,11 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// From the first chunk on.
+    /// From the part's first chunk on.
     #[inline(always)]
     pub fn of(
         args: &'a Args,
+        part: &Part,
         thread: usize,
         stages: *mut Stage,
         key_head: usize,
@@ -37,10 +39,10 @@ impl<'a> Inputs<'a> {
             args,
             thread,
             stages,
-            keys: scratch.keys_index(0, key_head) as u32,
-            head: scratch.head_index(0, value_head) as u32,
-            v: args.v.offset(v),
-            tokens: args.tokens,
+            keys: scratch.keys_index(part.first_chunk, key_head) as u32,
+            head: scratch.head_index(part.first_chunk, value_head) as u32,
+            v: part.v(args).offset(v),
+            tokens: part.tokens,
             stage: 0,
         }
     }
