@@ -65,7 +65,7 @@ impl Form {
         }
     }
 
-    fn prep_entry(self, values_per_key: usize) -> &'static Entry<Args> {
+    pub fn prep_entry(self, values_per_key: usize) -> &'static Entry<Args> {
         match self {
             Self::Plain => &chunk_prep::KERNEL.entries[values_per_key - 1],
             Self::Tensor => &chunk_prep_tensor::KERNEL.entries[values_per_key - 1],
@@ -80,7 +80,7 @@ impl Form {
     }
 
     /// The fastest that `card` can run.
-    fn scan_entry(self, values_per_key: usize, card: &Card) -> &'static Entry<Args> {
+    pub fn scan_entry(self, values_per_key: usize, card: &Card) -> &'static Entry<Args> {
         match self {
             Self::Plain => &chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1],
             Self::Tensor => {
@@ -96,12 +96,12 @@ impl Form {
     fn scan_grid(self, heads: &Heads) -> [u32; 2] {
         match self {
             Self::Plain => chunk_scan::grid(heads.num_k_heads as u32, heads.values_per_key()),
-            Self::Tensor => chunk_scan_tensor::grid(heads.num_v_heads as u32),
+            Self::Tensor => chunk_scan_tensor::grid(heads.num_v_heads as u32, 1),
         }
     }
 
     /// Floats of scratch of a segment.
-    fn scratch_len(self, tokens: usize, heads: &Heads) -> usize {
+    pub fn scratch_len(self, tokens: usize, heads: &Heads) -> usize {
         match self {
             Self::Plain => scratch_len(tokens, heads.num_v_heads),
             Self::Tensor => chunk_tensor::scratch_len(tokens, heads.num_k_heads, heads.num_v_heads),
@@ -172,7 +172,7 @@ impl Segments {
     }
 
     /// First token and number of tokens of each.
-    fn iter(self) -> impl Iterator<Item = (usize, usize)> {
+    pub fn iter(self) -> impl Iterator<Item = (usize, usize)> {
         // Without tokens there is one segment, whose scan hands the state on.
         (0..self.tokens.max(1))
             .step_by(self.segment_tokens.max(1))
@@ -204,8 +204,11 @@ pub(crate) fn launches(
         let args = args(&problem, &segments.between(&pointers, scratch, first, tokens), scratch, first, tokens);
         let prep = Launch { entry: form.prep_entry(ratio), grid: form.prep_grid(tokens, num_k_heads as u32), args };
         let scan = Launch { entry: scan_entry, grid: form.scan_grid(&problem.heads), args };
-        let fallback =
-            Launch { entry: &chunk_fallback::KERNEL.entries[0], grid: chunk_fallback::grid(num_v_heads as u32), args };
+        let fallback = Launch {
+            entry: &chunk_fallback::KERNEL.entries[0],
+            grid: chunk_fallback::grid(num_v_heads as u32, 1),
+            args,
+        };
         let prep = (tokens > 0).then_some(prep);
         let fallback = (tokens > 0 && form == Form::Tensor).then_some(fallback);
         prep.into_iter().chain([scan]).chain(fallback)
@@ -213,7 +216,13 @@ pub(crate) fn launches(
 }
 
 /// The arguments of a segment of `tokens` from `first` on.
-fn args(problem: &Problem, pointers: &Pointers, scratch: GlobalMut<f32>, first: usize, tokens: usize) -> Args {
+pub(crate) fn args(
+    problem: &Problem,
+    pointers: &Pointers,
+    scratch: GlobalMut<f32>,
+    first: usize,
+    tokens: usize,
+) -> Args {
     let Problem { heads, scale, q, k, v, g, beta, out, state, .. } = *problem;
     Args {
         q: pointers.q.offset(first * q.token),
@@ -239,6 +248,19 @@ fn args(problem: &Problem, pointers: &Pointers, scratch: GlobalMut<f32>, first: 
         state_head_stride: state.head,
         state_row_stride: state.row,
         scratch,
+        q_batch_stride: 0,
+        k_batch_stride: 0,
+        v_batch_stride: 0,
+        g_batch_stride: 0,
+        beta_batch_stride: 0,
+        out_batch_stride: 0,
+        initial_state_stride: 0,
+        final_state_stride: 0,
+        kept_states: GlobalMut::new(core::ptr::null_mut()),
+        kept_state_stride: 0,
+        parts: Global::new(core::ptr::null()),
+        num_parts: 0,
+        chunks: tokens.div_ceil(CHUNK) as u32,
         scale,
         tokens: u32::try_from(tokens).expect("a segment is short"),
         num_key_heads: heads.num_k_heads as u32,

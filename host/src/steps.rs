@@ -1,5 +1,6 @@
 //! A call as launches: which kernel it takes, and every launch in order, whoever carries them out.
 #![forbid(unsafe_code)]
+use crate::batches::Batches;
 use crate::decode;
 use crate::dispatch::{self, Launch};
 use crate::error::{Error, Reason, Result};
@@ -28,7 +29,7 @@ pub(crate) enum Step {
 
 /// Which kernel a call takes, with the reason. `request` is valid.
 ///
-/// Sequences of f32 that nothing special is asked of go one after the other, each by the kernel that it would take alone; short
+/// Sequences of f32 that nothing special is asked of go each by the kernel that it would take alone, on tensor cores together; short
 /// ones of a batch, and every other call, go through the general kernel together.
 ///
 /// # Errors
@@ -39,10 +40,10 @@ pub(crate) fn choose(card: &Card, request: &Request<'_>, policy: &Policy) -> Res
         PathChoice::Forced(Kernel::Decode) => Reason::Forced,
         PathChoice::Forced(kernel) => {
             plain::require(request).map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
-            return one_after_the_other(card, request, policy);
+            return by_sequences(card, request, policy);
         }
-        _ => match plain::require(request).and_then(|()| prefer_one_after_the_other(request, policy)) {
-            Ok(()) => return one_after_the_other(card, request, policy),
+        _ => match plain::require(request).and_then(|()| prefer_sequences(request, policy)) {
+            Ok(()) => return by_sequences(card, request, policy),
             Err(reason) => reason,
         },
     };
@@ -62,7 +63,7 @@ pub(crate) fn choose(card: &Card, request: &Request<'_>, policy: &Policy) -> Res
 ///
 /// # Errors
 /// The reason against it.
-fn prefer_one_after_the_other(request: &Request<'_>, policy: &Policy) -> Result<(), Reason> {
+fn prefer_sequences(request: &Request<'_>, policy: &Policy) -> Result<(), Reason> {
     let (sequences, tokens) = (request.sequences.count(), request.sequences.longest());
     if sequences > 1 && tokens < policy.min_chunked_tokens && request.every.is_none() {
         return Err(Reason::ShortSequences { sequences, tokens });
@@ -89,31 +90,74 @@ fn pieces(request: &Request<'_>) -> impl Iterator<Item = plain::Piece> {
     })
 }
 
+/// How a plain call is carried out: each sequence by the kernel that it would take alone.
+struct Plan {
+    /// What the longest sequence takes.
+    longest: Option<Launch>,
+    /// Sequences that go through launches of their own, and their kernels.
+    apart: Vec<(usize, Kernel)>,
+    /// Those that go on tensor cores together.
+    together: Option<Batches>,
+}
+
+impl Plan {
+    /// # Errors
+    /// [`Error::Refused`] where no kernel takes one of the sequences.
+    fn of(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Self> {
+        let mut chosen = Vec::new();
+        for index in 0..request.sequences.count() {
+            let (problem, pointers) = plain::sequence(request, index);
+            chosen.push((problem.tokens, dispatch::choose(card, &problem, &pointers, policy)?));
+        }
+        // The first of the longest.
+        let longest = chosen.iter().rev().max_by_key(|(tokens, _)| *tokens).map(|&(_, launch)| launch);
+        let on_tensor_cores = |index: &usize| chosen[*index].1.kernel == Kernel::ChunkedTensor;
+        let candidates: Vec<usize> = (0..chosen.len()).filter(on_tensor_cores).collect();
+        // A limit that is too little for common launches is enough for one sequence after the other.
+        let together = (candidates.len() > 1 && request.every.is_none())
+            .then(|| Batches::of(request, &candidates, policy.max_scratch_bytes).ok())
+            .flatten();
+        let is_apart = |index: &usize| together.is_none() || !on_tensor_cores(index);
+        let apart = (0..chosen.len()).filter(is_apart).map(|index| (index, chosen[index].1.kernel)).collect();
+        Ok(Self { longest, apart, together })
+    }
+
+    fn steps(
+        &self,
+        card: &Card,
+        request: &Request<'_>,
+        policy: &Policy,
+        scratch: GlobalMut<f32>,
+        mut carry_out: impl FnMut(Step) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(together) = &self.together {
+            together.steps(card, request, scratch, &mut carry_out)?;
+        }
+        let mut kept = 0;
+        for &(index, kernel) in &self.apart {
+            of_sequence(card, request, index, kept, kernel, policy, scratch, &mut carry_out)?;
+            kept += request.every.map_or(0, |(interval, _)| request.sequences.tokens(index) / interval);
+        }
+        Ok(())
+    }
+}
+
 /// The kernel of the longest sequence, the launches of all.
-fn one_after_the_other(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Launch> {
-    let mut all: Option<(usize, Launch)> = None;
-    for index in 0..request.sequences.count() {
+fn by_sequences(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Launch> {
+    let plan = Plan::of(card, request, policy)?;
+    let mut launches = plan.together.as_ref().map_or(0, Batches::launches);
+    let mut scratch_bytes = plan.together.as_ref().map_or(0, |together| together.scratch_bytes);
+    for &(index, kernel) in &plan.apart {
         let (problem, pointers) = plain::sequence(request, index);
-        let one = dispatch::choose(card, &problem, &pointers, policy)?;
-        let mut launches = 0;
-        of_sequence(card, request, index, 0, one.kernel, policy, GlobalMut::new(core::ptr::null_mut()), |_| {
+        scratch_bytes = scratch_bytes.max(dispatch::choose(card, &problem, &pointers, policy)?.scratch_bytes);
+        of_sequence(card, request, index, 0, kernel, policy, GlobalMut::new(core::ptr::null_mut()), |_| {
             launches += 1;
             Ok(())
         })?;
-        let tokens = problem.tokens;
-        all = Some(match all {
-            None => (tokens, Launch { launches, ..one }),
-            Some((longest, before)) => {
-                let scratch_bytes = before.scratch_bytes.max(one.scratch_bytes);
-                let launches = before.launches + launches;
-                let first = if tokens > longest { one } else { before };
-                (longest.max(tokens), Launch { scratch_bytes, launches, ..first })
-            }
-        });
     }
     // Without sequences nothing is launched.
     let none = Launch { kernel: Kernel::RecurrentByColumn, reason: Reason::Selected, scratch_bytes: 0, launches: 0 };
-    Ok(all.map_or(none, |(_, launch)| launch))
+    Ok(Launch { scratch_bytes, launches, ..plan.longest.unwrap_or(none) })
 }
 
 /// Every launch of a call for which [`choose`] has given `launch`, in order. `scratch` is as many bytes as it says.
@@ -126,20 +170,13 @@ pub(crate) fn steps(
     launch: &Launch,
     policy: &Policy,
     scratch: GlobalMut<f32>,
-    mut carry_out: impl FnMut(Step) -> Result<()>,
+    carry_out: impl FnMut(Step) -> Result<()>,
 ) -> Result<()> {
     let request = &request.without_idle_strides();
     if launch.kernel == Kernel::Decode {
         return by_decode(request, scratch, carry_out);
     }
-    let mut kept = 0;
-    for index in 0..request.sequences.count() {
-        let (problem, pointers) = plain::sequence(request, index);
-        let kernel = dispatch::choose(card, &problem, &pointers, policy)?.kernel;
-        of_sequence(card, request, index, kept, kernel, policy, scratch, &mut carry_out)?;
-        kept += request.every.map_or(0, |(interval, _)| request.sequences.tokens(index) / interval);
-    }
-    Ok(())
+    Plan::of(card, request, policy)?.steps(card, request, policy, scratch, carry_out)
 }
 
 fn by_decode(

@@ -39,7 +39,7 @@ mod inputs;
 mod products;
 pub(super) mod scales;
 
-use super::chunk::{Args, CHUNK, chunk_kernel};
+use super::chunk::{Args, CHUNK, again, chunk_kernel};
 use super::chunk_parts::{Part, final_state, initial_state};
 use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY, for_each};
 use crate::shape::{HEAD_DIM, key_head};
@@ -436,8 +436,12 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
         scale_state(&mut s, scales.map(Scale::inverse));
     }
 
-    // SAFETY: there is such a part.
-    let final_state = unsafe { final_state(&args, place) };
+    // SAFETY: all lanes are here. There is such a part.
+    let (final_state, value_head) = unsafe {
+        // Computed again, since neither is to take a register all the way.
+        let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
+        (final_state(&args, place), value_head as usize)
+    };
     if !final_state.as_ptr().is_null() {
         let state = final_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {

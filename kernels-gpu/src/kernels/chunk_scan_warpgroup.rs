@@ -463,19 +463,24 @@ pub unsafe fn run(args: Args) {
             sync_roles();
             part.start(&mut carried);
         }
-        let mut chunk = 0;
-        while chunk < chunks {
+        let (mut chunk, mut tokens) = (0, sequence.tokens);
+        while tokens > 0 {
             // SAFETY: as above. The next chunk's tiles are complete.
             unsafe {
                 sync_roles();
-                part.chunk(chunk, sequence.tokens - chunk * CHUNK as u32, &mut carried);
+                part.chunk(chunk, tokens, &mut carried);
             }
             chunk += 1;
+            tokens = tokens.saturating_sub(CHUNK as u32);
         }
         scale(&mut carried.s, carried.scales.map(Scale::inverse));
     }
-    // SAFETY: there is such a part.
-    let final_state = unsafe { final_state(&args, place) };
+    // SAFETY: all lanes are here. There is such a part.
+    let (final_state, value_head) = unsafe {
+        // Computed again, since neither is to take a register all the way.
+        let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
+        (final_state(&args, place), value_head as usize)
+    };
     if !final_state.as_ptr().is_null() {
         let state = final_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {
