@@ -22,7 +22,6 @@ use super::chunk_tensor::{
 };
 use crate::shape::{HEAD_DIM, MOST_VALUES_PER_KEY, value_head};
 use cuda_std::Tile;
-use cuda_std::async_copy::prefetch;
 use cuda_std::float::{exp, split_f16x2};
 use cuda_std::memory::Quad;
 use cuda_std::shared::dynamic_shared_mem;
@@ -114,9 +113,6 @@ struct Part<'a> {
     shared: *mut Shared,
 }
 
-/// How many chunks of sixteen key heads the blocks of a large card are.
-const CHUNKS_AHEAD: usize = 16;
-
 /// Rows of keys and queries that half a warp takes.
 const TURNS: usize = 2 * CHUNK / (THREADS / 16);
 
@@ -169,24 +165,6 @@ impl<'a> Part<'a> {
         let index = self.key_head * head_stride + (self.chunk * CHUNK + token) * token_stride + self.lane % 16 * 8;
         // SAFETY: bounds: the token exists, sixteen lanes have its row. Read only.
         unsafe { [source.quad(index), source.quad(index + 4)] }
-    }
-
-    /// Asks for the keys and queries of a chunk whose block runs when this one has ended: from memory they take longer than a
-    /// block has anything else to do. A line of 128 bytes a thread.
-    ///
-    /// # Safety
-    /// None: memory past the end is not asked for.
-    #[inline(always)]
-    unsafe fn prefetch_rows(&self) {
-        let (row, line) = (self.thread / 4, self.thread % 4);
-        let token = (self.chunk + CHUNKS_AHEAD) * CHUNK + row % CHUNK;
-        let Args { q, q_token_stride, q_head_stride, k, k_token_stride, k_head_stride, .. } = *self.args;
-        let (source, token_stride, head_stride) =
-            if row >= CHUNK { (q, q_token_stride, q_head_stride) } else { (k, k_token_stride, k_head_stride) };
-        if token < self.args.tokens as usize {
-            // SAFETY: bounds: the token exists.
-            unsafe { prefetch(source, self.key_head * head_stride + token * token_stride + 32 * line) };
-        }
     }
 
     /// Scales and splits a row, into shared memory and the scratch.
@@ -400,7 +378,6 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
             sum_gates(part.head(value), part.lane, gates);
         }
         let queries = [2, 3].map(|turn| part.load_row(turn));
-        part.prefetch_rows();
         for turn in 0..2 {
             part.split_row(turn, &keys[turn]);
         }
@@ -430,9 +407,7 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     }
 }
 
-const _: () = assert!(
-    HEAD_DIM == 8 * 16 && 2 * MOST_VALUES_PER_KEY <= WARPS && TILES <= WARPS && TURNS == 4 && THREADS == 2 * CHUNK * 4
-);
+const _: () = assert!(HEAD_DIM == 8 * 16 && 2 * MOST_VALUES_PER_KEY <= WARPS && TILES <= WARPS && TURNS == 4);
 
 #[cfg(test)]
 mod tests {
