@@ -115,6 +115,7 @@ impl Batches {
         }
         let whole = self.args(request, first.sequence, scratch);
         let (ratio, num_value_heads) = (request.heads.values_per_key(), request.heads.num_v_heads as u32);
+        let is_hopper = Form::Tensor.is_hopper(card);
         for group in &self.groups {
             let (parts, count) = (table.offset(group.start * WORDS), group.len() as u32);
             let chunks: usize = self.parts[group.clone()].iter().map(Part::chunks).sum();
@@ -124,14 +125,19 @@ impl Batches {
                 chunks: chunks as u32,
                 ..whole
             };
-            let mut launch = |entry, grid| carry_out(Step::Chunked(Launch { entry, grid, args }));
+            let mut launch =
+                |entry, grid, follows_early| carry_out(Step::Chunked(Launch { entry, grid, args, follows_early }));
             if chunks > 0 {
                 let prep = chunk_prep_tensor::grid(chunks * CHUNK, request.heads.num_k_heads as u32);
-                launch(Form::Tensor.prep_entry(ratio), prep)?;
+                launch(Form::Tensor.prep_entry(ratio, is_hopper), prep, false)?;
             }
-            launch(Form::Tensor.scan_entry(ratio, card), chunk_scan_tensor::grid(num_value_heads, count))?;
+            launch(
+                Form::Tensor.scan_entry(ratio, card),
+                chunk_scan_tensor::grid(num_value_heads, count),
+                is_hopper && chunks > 0,
+            )?;
             if chunks > 0 {
-                launch(&chunk_fallback::KERNEL.entries[0], chunk_fallback::grid(num_value_heads, count))?;
+                launch(&chunk_fallback::KERNEL.entries[0], chunk_fallback::grid(num_value_heads, count), false)?;
             }
         }
         Ok(())

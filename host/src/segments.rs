@@ -8,7 +8,8 @@ use cuda_std::kernel::{Architecture, Entry};
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::chunk::{Args, CHUNK, scratch_len};
 use kernels_gpu::kernels::{
-    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, chunk_scan_warpgroup, chunk_tensor,
+    chunk_fallback, chunk_prep, chunk_prep_hopper, chunk_prep_tensor, chunk_scan, chunk_scan_tensor,
+    chunk_scan_warpgroup, chunk_tensor,
 };
 use kernels_gpu::shape::{GROUPED, TILED};
 
@@ -48,7 +49,7 @@ impl Form {
             Self::Plain => chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1].shared_bytes,
             Self::Tensor => chunk_scan_tensor::KERNEL.entries[0].shared_bytes,
         };
-        scan.max(self.prep_entry(values_per_key).shared_bytes)
+        scan.max(self.prep_entry(values_per_key, false).shared_bytes)
     }
 
     /// Blocks of the scan.
@@ -65,11 +66,20 @@ impl Form {
         }
     }
 
-    pub fn prep_entry(self, values_per_key: usize) -> &'static Entry<Args> {
-        match self {
-            Self::Plain => &chunk_prep::KERNEL.entries[values_per_key - 1],
-            Self::Tensor => &chunk_prep_tensor::KERNEL.entries[values_per_key - 1],
-        }
+    pub fn prep_entry(self, values_per_key: usize, is_hopper: bool) -> &'static Entry<Args> {
+        let entries = match self {
+            Self::Plain => chunk_prep::KERNEL.entries,
+            Self::Tensor if is_hopper => chunk_prep_hopper::KERNEL.entries,
+            Self::Tensor => chunk_prep_tensor::KERNEL.entries,
+        };
+        &entries[values_per_key - 1]
+    }
+
+    /// Whether the scan is Hopper's, which starts before chunk prep has ended.
+    pub fn is_hopper(self, card: &Card) -> bool {
+        let warpgroup = &chunk_scan_warpgroup::KERNEL;
+        let fits = warpgroup.entries[0].shared_bytes <= card.shared_bytes_optin;
+        self == Self::Tensor && fits && card.require(warpgroup.architecture).is_ok()
     }
 
     fn prep_grid(self, tokens: usize, num_k_heads: u32) -> [u32; 2] {
@@ -84,11 +94,12 @@ impl Form {
         match self {
             Self::Plain => &chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1],
             Self::Tensor => {
+                if self.is_hopper(card) {
+                    return &chunk_scan_warpgroup::KERNEL.entries[0];
+                }
                 let entries = chunk_scan_tensor::KERNEL.entries;
-                let warpgroup = &chunk_scan_warpgroup::KERNEL;
-                let hopper = warpgroup.entries.iter().filter(|_| card.require(warpgroup.architecture).is_ok());
                 let fits = |entry: &&Entry<Args>| entry.shared_bytes <= card.shared_bytes_optin;
-                hopper.chain(entries.iter().rev()).find(fits).unwrap_or(&entries[0])
+                entries.iter().rev().find(fits).unwrap_or(&entries[0])
             }
         }
     }
@@ -186,6 +197,8 @@ pub(crate) struct Launch {
     pub entry: &'static Entry<Args>,
     pub grid: [u32; 2],
     pub args: Args,
+    /// Whether it may begin before the launch in front of it has ended.
+    pub follows_early: bool,
 }
 
 /// Every launch of a problem on `card`, in order. `scratch` holds the longest segment's.
@@ -199,16 +212,14 @@ pub(crate) fn launches(
     let (problem, pointers) = (*problem, *pointers);
     let Heads { num_k_heads, num_v_heads, .. } = problem.heads;
     let (form, ratio) = (segments.form, problem.heads.values_per_key());
-    let scan_entry = form.scan_entry(ratio, card);
+    let (scan_entry, is_hopper) = (form.scan_entry(ratio, card), form.is_hopper(card));
     segments.iter().flat_map(move |(first, tokens)| {
         let args = args(&problem, &segments.between(&pointers, scratch, first, tokens), scratch, first, tokens);
-        let prep = Launch { entry: form.prep_entry(ratio), grid: form.prep_grid(tokens, num_k_heads as u32), args };
-        let scan = Launch { entry: scan_entry, grid: form.scan_grid(&problem.heads), args };
-        let fallback = Launch {
-            entry: &chunk_fallback::KERNEL.entries[0],
-            grid: chunk_fallback::grid(num_v_heads as u32, 1),
-            args,
-        };
+        let launch = |entry, grid| Launch { entry, grid, args, follows_early: false };
+        let prep = launch(form.prep_entry(ratio, is_hopper), form.prep_grid(tokens, num_k_heads as u32));
+        let follows_early = is_hopper && tokens > 0;
+        let scan = Launch { follows_early, ..launch(scan_entry, form.scan_grid(&problem.heads)) };
+        let fallback = launch(&chunk_fallback::KERNEL.entries[0], chunk_fallback::grid(num_v_heads as u32, 1));
         let prep = (tokens > 0).then_some(prep);
         let fallback = (tokens > 0 && form == Form::Tensor).then_some(fallback);
         prep.into_iter().chain([scan]).chain(fallback)

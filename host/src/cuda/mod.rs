@@ -6,6 +6,7 @@ mod hold;
 mod pointers;
 #[cfg(feature = "cli")]
 mod probe;
+mod programmatic;
 mod ptx;
 mod raw;
 mod reruns;
@@ -237,7 +238,9 @@ impl Gdn {
             unsafe {
                 match step {
                     Step::Recurrent(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
-                    Step::Chunked(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Chunked(step) => {
+                        self.device.launch_as(step.entry, step.grid, &step.args, stream, step.follows_early)
+                    }
                     Step::Decode(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
                     Step::Upload(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
                 }

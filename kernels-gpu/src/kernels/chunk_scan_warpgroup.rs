@@ -35,7 +35,7 @@ use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait as wait_for_copies;
 use cuda_std::float::{fma, larger_magnitudes_f16x2, unpack_f16x2};
 use cuda_std::shared::dynamic_shared_mem;
-use cuda_std::thread::{block_idx_x, block_idx_y, sync_roles, thread_idx_below};
+use cuda_std::thread::{block_idx_x, block_idx_y, sync_roles, thread_idx_below, wait_for_last_launch};
 use cuda_std::warp::{sync_warp, warp_shuffle_idx, warp_shuffle_xor};
 use cuda_std::warpgroup::{Sums, arrived, commit, fence, fence_shared, wait};
 use cuda_std::{GlobalMut, Tile};
@@ -408,16 +408,17 @@ pub unsafe fn run(args: Args) {
     let column = block_column + warp % 4 * COLUMNS_PER_WARP + lane / 4;
     // SAFETY: the grid has so many parts.
     let sequence = unsafe { Part::at(&args, place) };
-    // SAFETY: all lanes are here, and all warps come to the same end.
-    if unsafe { Scratch::of(&args).is_marked(&sequence, value_head, lane) } {
-        return;
-    }
     let stages = dynamic_shared_mem::<[Stage; STAGES]>().cast::<Stage>();
     let out = value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + column;
     let part = Lane { args: &args, lane, warp, column, stages, out: sequence.out(&args).offset(out) };
     // A chunk is computed when the next one's tiles, too, have arrived.
     let chunks = sequence.chunks() as u32;
     if warp >= 4 {
+        wait_for_last_launch();
+        // SAFETY: all lanes are here, and all warps come to the same end.
+        if unsafe { Scratch::of(&args).is_marked(&sequence, value_head, lane) } {
+            return;
+        }
         let mut inputs = Inputs::of(&args, &sequence, thread % LOADERS, stages, key_head, value_head, block_column);
         // SAFETY: nothing has been read yet.
         unsafe {
@@ -456,6 +457,12 @@ pub unsafe fn run(args: Args) {
                 carried.s[octet][i] = unsafe { state.at(part.state_index(octet, i)) };
             }
         }
+    }
+    // The state is older than chunk prep, the marks are not.
+    wait_for_last_launch();
+    // SAFETY: all lanes are here, and all warps come to the same end.
+    if unsafe { Scratch::of(&args).is_marked(&sequence, value_head, lane) } {
+        return;
     }
     if chunks > 0 {
         // SAFETY: both roles come as often. The first chunk's tiles are complete.
