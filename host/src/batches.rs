@@ -65,11 +65,12 @@ impl Batches {
         let (mut kept, mut state_len) = (0, 0);
         for &sequence in sequences {
             let (problem, pointers) = plain::sequence(request, sequence);
-            let segments: Vec<_> = dispatch::cut(Form::Tensor, &problem, &pointers, limit)?.iter().collect();
-            for (round, &(first, tokens)) in segments.iter().enumerate() {
-                all.push(Part { sequence, round, first, tokens, is_last: round + 1 == segments.len(), kept });
+            let segments = dispatch::cut(Form::Tensor, &problem, &pointers, limit)?;
+            for round in 0..segments.count() {
+                let (first, tokens) = segments.extent(round);
+                all.push(Part { sequence, round, first, tokens, is_last: round + 1 == segments.count(), kept });
             }
-            if segments.len() > 1 {
+            if segments.count() > 1 {
                 kept += 1;
                 state_len = problem.state.elements(&problem.heads).next_multiple_of(4);
             }
@@ -125,19 +126,21 @@ impl Batches {
                 chunks: chunks as u32,
                 ..whole
             };
-            let mut launch =
-                |entry, grid, follows_early| carry_out(Step::Chunked(Launch { entry, grid, args, follows_early }));
+            let mut launch = |entry, grid, follows_early| {
+                carry_out(Step::Chunked(Launch { entry, grid, args, follows_early, phase }))
+            };
             if chunks > 0 {
                 let prep = chunk_prep_tensor::grid(chunks * CHUNK, request.heads.num_k_heads as u32);
-                launch(Form::Tensor.prep_entry(ratio, is_hopper), prep, false)?;
+                launch(0, Form::Tensor.prep_entry(ratio, is_hopper), prep, false)?;
             }
             launch(
+                1,
                 Form::Tensor.scan_entry(ratio, card),
                 chunk_scan_tensor::grid(num_value_heads, count),
                 is_hopper && chunks > 0,
             )?;
             if chunks > 0 {
-                launch(&chunk_fallback::KERNEL.entries[0], chunk_fallback::grid(num_value_heads, count), false)?;
+                launch(2, &chunk_fallback::KERNEL.entries[0], chunk_fallback::grid(num_value_heads, count), false)?;
             }
         }
         Ok(())

@@ -35,7 +35,9 @@ use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait as wait_for_copies;
 use cuda_std::float::{fma, larger_magnitudes_f16x2, unpack_f16x2};
 use cuda_std::shared::dynamic_shared_mem;
-use cuda_std::thread::{block_idx_x, block_idx_y, sync_roles, thread_idx_below, wait_for_last_launch};
+use cuda_std::thread::{
+    block_idx_x, block_idx_y, let_next_launch_start, sync_roles, thread_idx_below, wait_for_last_launch,
+};
 use cuda_std::warp::{sync_warp, warp_shuffle_idx, warp_shuffle_xor};
 use cuda_std::warpgroup::{Sums, arrived, commit, fence, fence_shared, wait};
 use cuda_std::{GlobalMut, Tile};
@@ -396,6 +398,7 @@ fn scale(s: &mut State, factors: Columns<f32>) {
 /// aligned rows; out and the final state overlap no input but the initial state.
 #[inline(always)]
 pub unsafe fn run(args: Args) {
+    let_next_launch_start();
     let thread = thread_idx_below::<THREADS>();
     let lane = thread % 32;
     // From the warp's first lane, so that the assembler knows it to be the same in all: products may not diverge.
