@@ -50,7 +50,10 @@ pub(crate) struct Batches {
     /// Where in the scratch, in floats, states between segments stand, and the chunks. The table is at its start.
     kept_states: usize,
     chunks: usize,
-    /// Scratch of the table, of the states between segments, and of the longest group.
+    /// From a group's chunks to the next one's: groups take turns, so that chunk prep of the next one may run while this one's
+    /// are read.
+    stride: usize,
+    /// Scratch of the table, of the states between segments, and of the longest groups.
     pub scratch_bytes: usize,
 }
 
@@ -78,17 +81,20 @@ impl Batches {
         all.sort_by_key(|part| (part.round, core::cmp::Reverse(part.tokens)));
         let kept_states = all.len() * WORDS;
         let chunks = kept_states + if request.last.is_some() { 0 } else { kept * state_len };
-        let bytes = |group: usize| (chunks + Form::Tensor.scratch_len(group * CHUNK, heads)) * size_of::<f32>();
-        // The scan counts the floats of its scratch in 32 bits.
+        // Each on 16 bytes.
+        let stride = |group: usize| Form::Tensor.scratch_len(group * CHUNK, heads).next_multiple_of(4);
+        let bytes = |turns: usize, group: usize| (chunks + turns * stride(group)) * size_of::<f32>();
+        // The scan counts the floats of a group's scratch in 32 bits.
         let limit = limit.min(u32::MAX as usize * size_of::<f32>());
         let longest = all.iter().map(Part::chunks).max().unwrap_or(0);
-        if bytes(longest) > limit {
-            return Err(Reason::ScratchLimit { need: bytes(longest), limit });
+        if bytes(2, longest) > limit {
+            return Err(Reason::ScratchLimit { need: bytes(2, longest), limit });
         }
-        let allowed = (longest..=GROUP_CHUNKS).rev().find(|&group| bytes(group) <= limit).unwrap_or(longest);
+        let allowed = (longest..=GROUP_CHUNKS).rev().find(|&group| bytes(2, group) <= limit).unwrap_or(longest);
         let groups = groups(&mut all, allowed, MOST_BLOCKS / heads.num_v_heads);
         let most = groups.iter().map(|group| all[group.clone()].iter().map(Part::chunks).sum()).max().unwrap_or(0);
-        Ok(Self { parts: all, groups, kept_states, chunks, scratch_bytes: bytes(most) })
+        let scratch_bytes = bytes(groups.len().min(2), most);
+        Ok(Self { parts: all, groups, kept_states, chunks, stride: stride(most), scratch_bytes })
     }
 
     /// Kernels that are launched.
@@ -117,30 +123,39 @@ impl Batches {
         let whole = self.args(request, first.sequence, scratch);
         let (ratio, num_value_heads) = (request.heads.values_per_key(), request.heads.num_v_heads as u32);
         let is_hopper = Form::Tensor.is_hopper(card);
-        for group in &self.groups {
-            let (parts, count) = (table.offset(group.start * WORDS), group.len() as u32);
-            let chunks: usize = self.parts[group.clone()].iter().map(Part::chunks).sum();
+        let chunks_of = |group: &Range<usize>| self.parts[group.clone()].iter().map(Part::chunks).sum::<usize>();
+        let mut launch = |phase, index: usize, entry, grid, follows_early| {
+            let group = &self.groups[index];
             let args = Args {
-                parts: Global::new(parts.as_ptr().cast_const()),
-                num_parts: count,
-                chunks: chunks as u32,
+                scratch: whole.scratch.offset(index % 2 * self.stride),
+                parts: Global::new(table.offset(group.start * WORDS).as_ptr().cast_const()),
+                num_parts: group.len() as u32,
+                chunks: chunks_of(group) as u32,
                 ..whole
             };
-            let mut launch = |entry, grid, follows_early| {
-                carry_out(Step::Chunked(Launch { entry, grid, args, follows_early, phase }))
-            };
-            if chunks > 0 {
-                let prep = chunk_prep_tensor::grid(chunks * CHUNK, request.heads.num_k_heads as u32);
-                launch(0, Form::Tensor.prep_entry(ratio, is_hopper), prep, false)?;
+            carry_out(Step::Chunked(Launch { entry, grid, args, follows_early, phase }))
+        };
+        let prep_entry = Form::Tensor.prep_entry(ratio, is_hopper);
+        let prep_grid = |index: usize| {
+            let chunks = self.groups.get(index).map_or(0, chunks_of);
+            (chunks > 0).then(|| chunk_prep_tensor::grid(chunks * CHUNK, request.heads.num_k_heads as u32))
+        };
+        if let Some(grid) = prep_grid(0) {
+            launch(0, 0, prep_entry, grid, false)?;
+        }
+        for (index, group) in self.groups.iter().enumerate() {
+            let parts = group.len() as u32;
+            // On Hopper the first scan waits for chunk prep itself, and chunk prep of a later group takes the multiprocessors
+            // that the scan in front of it leaves.
+            let follows_early = is_hopper && index == 0 && chunks_of(group) > 0;
+            let scan_grid = chunk_scan_tensor::grid(num_value_heads, parts);
+            launch(1, index, Form::Tensor.scan_entry(ratio, card), scan_grid, follows_early)?;
+            if let Some(grid) = prep_grid(index + 1) {
+                launch(0, index + 1, prep_entry, grid, is_hopper)?;
             }
-            launch(
-                1,
-                Form::Tensor.scan_entry(ratio, card),
-                chunk_scan_tensor::grid(num_value_heads, count),
-                is_hopper && chunks > 0,
-            )?;
-            if chunks > 0 {
-                launch(2, &chunk_fallback::KERNEL.entries[0], chunk_fallback::grid(num_value_heads, count), false)?;
+            if chunks_of(group) > 0 {
+                let grid = chunk_fallback::grid(num_value_heads, parts);
+                launch(2, index, &chunk_fallback::KERNEL.entries[0], grid, false)?;
             }
         }
         Ok(())
