@@ -86,20 +86,16 @@ impl Path {
     }
 }
 
-/// The kernels that are chosen unasked. The one on tensor cores is not: its bits depend on what stands beside a number, and
-/// beside a much larger state values are lost. Its own tests hold it to its bars.
-const KERNELS: [Kernel; 4] = [Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn, Kernel::Chunked, Kernel::Decode];
-
-/// Every path of this machine: both of the CPU, every kernel that is chosen unasked in the emulator, every kernel on the GPU if there is one.
+/// Every path of this machine: both of the CPU, every kernel in the emulator, every kernel on the GPU if there is one.
 ///
 /// # Panics
 /// As [`gpu`].
 #[must_use]
 pub fn every_path() -> Vec<Path> {
     let mut paths = Vec::from(cpu::Path::ALL.map(Path::Cpu));
-    paths.extend(KERNELS.map(Path::Emulated));
+    paths.extend(Kernel::ALL.map(Path::Emulated));
     match gpu() {
-        Some(_) => paths.extend(KERNELS.map(Path::Cuda)),
+        Some(_) => paths.extend(Kernel::ALL.map(Path::Cuda)),
         None => say_paths_are_missing(),
     }
     paths

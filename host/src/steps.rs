@@ -46,9 +46,8 @@ pub(crate) fn choose(card: &Card, request: &Request<'_>, policy: &Policy) -> Res
             Err(reason) => reason,
         },
     };
-    let card = Card { capability: policy.emulate_capability.unwrap_or(card.capability), ..*card };
     let kernel = Kernel::Decode;
-    decode::require(&card, request).map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
+    decode::require(&policy.passing(card), request).map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
     let words = table(request).map_or(0, <[u32]>::len);
     let launches = match request.sequences.count() {
         0 => 0,
@@ -181,7 +180,7 @@ fn of_sequence(
         };
         let segments = dispatch::cut(form, &problem, &pointers, policy.max_scratch_bytes)
             .map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
-        segments::launches(card, &problem, &pointers, segments, scratch)
+        segments::launches(&policy.passing(card), &problem, &pointers, segments, scratch)
             .map(Step::Chunked)
             .try_for_each(&mut carry_out)?;
     }
