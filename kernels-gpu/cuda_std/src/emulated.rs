@@ -216,6 +216,16 @@ pub fn pack_f16x2(low: f32, high: f32) -> u32 {
     low | high << 16
 }
 
+/// On the bits: magnitudes are ordered as integers, what is not a number comes after infinity.
+pub fn larger_magnitudes_f16x2(a: u32, b: u32) -> u32 {
+    const INFINITE: u32 = 0x7c00;
+    let larger = |shift: u32| {
+        let number = |pair: u32| Some(pair >> shift & 0x7fff).filter(|&magnitude| magnitude <= INFINITE);
+        number(a).max(number(b)).unwrap_or(0x7fff)
+    };
+    larger(0) | larger(16) << 16
+}
+
 #[inline(always)]
 pub fn unpack_f16x2(pair: u32) -> (f32, f32) {
     (half::f16::from_bits(pair as u16).to_f32(), half::f16::from_bits((pair >> 16) as u16).to_f32())

@@ -294,6 +294,22 @@ pub fn pack_f16x2(low: f32, high: f32) -> u32 {
 }
 
 #[inline(always)]
+pub fn larger_magnitudes_f16x2(a: u32, b: u32) -> u32 {
+    let larger;
+    // SAFETY: computes a value.
+    unsafe {
+        asm!(
+            "{{ .reg .b32 x, y; abs.f16x2 x, {a}; abs.f16x2 y, {b}; max.f16x2 {larger}, x, y; }}",
+            larger = out(reg32) larger,
+            a = in(reg32) a,
+            b = in(reg32) b,
+            options(pure, nomem, nostack),
+        );
+    }
+    larger
+}
+
+#[inline(always)]
 pub fn unpack_f16x2(pair: u32) -> (f32, f32) {
     let (low, high);
     // SAFETY: `cvt.f32.f16` has no precondition.

@@ -62,3 +62,14 @@ pub unsafe fn sync_threads() {
     // SAFETY: the caller's contract is the instruction's.
     unsafe { imp::sync_threads() }
 }
+
+/// [`sync_threads`] of a block whose warps have different roles: each comes as often, from a place of its own. The emulator
+/// does not ask that threads meet at one place.
+///
+/// # Safety
+/// As there; the threads of a warp come together.
+#[inline(always)]
+pub unsafe fn sync_roles() {
+    // SAFETY: the caller's contract is the instruction's.
+    unsafe { imp::sync_threads() }
+}

@@ -413,8 +413,8 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             for index in 0..2 {
                 for i in 0..4 {
                     let (column, next) = (column_of(i), i % 2);
-                    let at_query = (at_queries[index][i] + others[index][i]) * columns[column].s_inverse;
-                    let value = fma(h_f[index][2 + next], at_query, own[index][i] * columns[column].y_inverse);
+                    let at_query = (at_queries[index][i] + others[index][i]) * columns[column].s_to_y;
+                    let value = fma(h_f[index][2 + next], at_query, own[index][i]) * columns[column].y_inverse();
                     let token = 8 * octet(half, index) + next;
                     let exists = token + 2 * (lane % 4) < tokens as usize;
                     // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).

@@ -1,5 +1,5 @@
 //! What the scan reads, on its way to shared memory: by four warps that do nothing else.
-use super::{LOADERS, STAGES, Stage, V_STRIDE};
+use super::{COLUMNS_PER_BLOCK, LOADERS, STAGES, Stage, V_STRIDE};
 use crate::kernels::chunk::{Args, CHUNK};
 use crate::kernels::chunk_tensor::Scratch;
 use cuda_std::async_copy::{commit, copy_16};
@@ -100,4 +100,27 @@ impl<'a> Inputs<'a> {
         }
         commit();
     }
+
+    /// Leaves the largest finite magnitude of each column of a chunk's v, in halves of its tokens.
+    ///
+    /// # Safety
+    /// The chunk's v is complete; a barrier follows before the result is read.
+    #[inline(always)]
+    pub unsafe fn measure_v(&self, chunk: u32) {
+        let stage = self.stages.wrapping_add(chunk as usize % STAGES);
+        // SAFETY: fields.
+        let (v, largest) = unsafe { (&raw mut (*stage).v, &raw mut (*stage).v_largest) };
+        let (half, column) = (self.thread / COLUMNS_PER_BLOCK, self.thread % COLUMNS_PER_BLOCK);
+        let mut found = 0.0f32;
+        for token in 0..CHUNK / 2 {
+            // SAFETY: bounds: token < 32, columns below 64. Barrier: by the caller.
+            let value = unsafe { Tile::at(v, (CHUNK / 2 * half + token) * V_STRIDE + column) }.abs();
+            // An infinite v is not to make the column's others too small for 16 bits.
+            found = found.max(if value < f32::INFINITY { value } else { 0.0 });
+        }
+        // SAFETY: bounds: 128 threads. Owner: this thread alone has (half, column). Barrier: by the caller.
+        unsafe { Tile::put(largest, self.thread, found) };
+    }
 }
+
+const _: () = assert!(LOADERS == 2 * COLUMNS_PER_BLOCK);
