@@ -99,7 +99,10 @@ fn batches_go_together_or_one_after_the_other() {
     assert_eq!((decode.launches, decode.scratch_bytes), (1, 0));
     let long = plan(Sequences::Uniform { batch: 3, tokens: 2048 }, Dtype::F32);
     let one = plan(Sequences::from(2048), Dtype::F32);
-    assert_eq!((long.kernel, long.reason, long.scratch_bytes), (Kernel::ChunkedTensor, Reason::Selected, one.scratch_bytes));
+    assert_eq!(
+        (long.kernel, long.reason, long.scratch_bytes),
+        (Kernel::ChunkedTensor, Reason::Selected, one.scratch_bytes)
+    );
     assert_eq!(long.launches, 3 * one.launches);
     // The kernel of the longest sequence, the launches of all: a chunked one of three, and two of one.
     let mixed = plan(Sequences::Varlen { cu_seqlens: &[0, 5, 2053, 2053] }, Dtype::F32);

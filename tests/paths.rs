@@ -4,7 +4,7 @@ use host::compare::Bar;
 use host::inputs::Inputs;
 use host::{Call, Heads, Kernel, Result, cpu};
 
-use crate::checks::{Fails, Output, agrees, expected_of, same_bits};
+use crate::checks::{Fails, Output, agrees, bars, close, expected_of, same_bits};
 use crate::gpu_or_skip::{gpu, say_paths_are_missing};
 
 /// Orders of threads that kernels are emulated in: ascending, and two random ones.
@@ -61,6 +61,18 @@ impl Path {
             Some(kernel) => kernel.is_chunked(),
             None => self == Self::Cpu(cpu::Path::Chunked),
         }
+    }
+
+    /// That `parts`, which it made of a prompt cut between chunks, are what it makes of the `whole`: bit for bit, on tensor
+    /// cores within a bar.
+    ///
+    /// # Errors
+    /// Where they are not.
+    pub fn same_across_cuts(self, heads: &Heads, whole: &Output, parts: &Output) -> Result<(), Fails> {
+        if self.kernel() == Some(Kernel::ChunkedTensor) {
+            return close(heads, whole, parts, &bars::CUT_ON_TENSOR_CORES);
+        }
+        same_bits(heads, whole, parts)
     }
 
     /// Whether it is one of the kernels that go token by token, which all have the same bits.

@@ -49,7 +49,7 @@ impl Card {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathChoice {
-    /// The fastest that can run and is right on every input; the reason against the first choice is in the launch.
+    /// The fastest that can run; the reason against the first choice is in the launch.
     #[default]
     Auto,
     /// Token by token, by whichever kernel can run: the same bits on every card.
