@@ -65,6 +65,12 @@ pub unsafe fn sync_threads() {
 }
 
 #[inline(always)]
+pub fn let_next_launch_start() {}
+
+#[inline(always)]
+pub fn wait_for_last_launch() {}
+
+#[inline(always)]
 #[track_caller]
 pub unsafe fn sync_warp() {
     emulator::sync_warp(Location::caller());

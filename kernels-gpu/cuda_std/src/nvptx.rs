@@ -96,6 +96,18 @@ pub unsafe fn sync_threads() {
 }
 
 #[inline(always)]
+pub fn let_next_launch_start() {
+    // SAFETY: a signal.
+    unsafe { asm!("griddepcontrol.launch_dependents;", options(nostack)) }
+}
+
+#[inline(always)]
+pub fn wait_for_last_launch() {
+    // SAFETY: waits; memory may be read only after.
+    unsafe { asm!("griddepcontrol.wait;", options(nostack)) }
+}
+
+#[inline(always)]
 pub unsafe fn sync_warp() {
     // SAFETY: `bar.warp.sync`; the caller has all lanes here.
     unsafe { bar_warp_sync(ALL_LANES) }

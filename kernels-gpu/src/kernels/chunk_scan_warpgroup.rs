@@ -34,7 +34,9 @@ use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait as wait_for_copies;
 use cuda_std::float::{fma, larger_magnitudes_f16x2, unpack_f16x2};
 use cuda_std::shared::dynamic_shared_mem;
-use cuda_std::thread::{block_idx_x, block_idx_y, sync_roles, thread_idx_below};
+use cuda_std::thread::{
+    block_idx_x, block_idx_y, let_next_launch_start, sync_roles, thread_idx_below, wait_for_last_launch,
+};
 use cuda_std::warp::{sync_warp, warp_shuffle_idx, warp_shuffle_xor};
 use cuda_std::warpgroup::{Sums, arrived, commit, fence, fence_shared, wait};
 use cuda_std::{GlobalMut, Tile};
@@ -395,6 +397,7 @@ fn scale(s: &mut State, factors: Columns<f32>) {
 /// aligned rows; out and the final state overlap no input but the initial state.
 #[inline(always)]
 pub unsafe fn run(args: Args) {
+    let_next_launch_start();
     let thread = thread_idx_below::<THREADS>();
     let lane = thread % 32;
     // From the warp's first lane, so that the assembler knows it to be the same in all: products may not diverge.
@@ -405,16 +408,17 @@ pub unsafe fn run(args: Args) {
     let value_head = value_head as usize;
     let block_column = block_idx_x() as usize * COLUMNS_PER_BLOCK;
     let column = block_column + warp % 4 * COLUMNS_PER_WARP + lane / 4;
-    // SAFETY: all lanes are here, and all warps come to the same end.
-    if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
-        return;
-    }
     let stages = dynamic_shared_mem::<[Stage; STAGES]>().cast::<Stage>();
     let out = value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + column;
     let part = Part { args: &args, lane, warp, column, stages, out: args.out.offset(out) };
     // A chunk is computed when the next one's tiles, too, have arrived.
     let chunks = args.tokens.div_ceil(CHUNK as u32);
     if warp >= 4 {
+        wait_for_last_launch();
+        // SAFETY: all lanes are here, and all warps come to the same end.
+        if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
+            return;
+        }
         let mut inputs = Inputs::of(&args, thread % LOADERS, stages, key_head, value_head, block_column);
         // SAFETY: nothing has been read yet.
         unsafe {
@@ -451,6 +455,12 @@ pub unsafe fn run(args: Args) {
                 carried.s[octet][i] = unsafe { state.at(part.state_index(octet, i)) };
             }
         }
+    }
+    // The state is older than chunk prep, the marks are not.
+    wait_for_last_launch();
+    // SAFETY: all lanes are here, and all warps come to the same end.
+    if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
+        return;
     }
     if args.tokens > 0 {
         // SAFETY: both roles come as often. The first chunk's tiles are complete.
