@@ -52,10 +52,27 @@ impl Form {
         scan.max(self.prep_entry(values_per_key, false).shared_bytes)
     }
 
-    /// Blocks of the scan.
-    pub fn scan_blocks(self, heads: &Heads) -> u32 {
+    /// The fewest multiprocessors that it is worth taking on. Each block of the scan walks every chunk, so that one more wave
+    /// of them takes as long as the first.
+    ///
+    /// In 32-bit floats that loses, so that there has to be a multiprocessor for each block. On tensor cores it does not, since
+    /// the kernels that go token by token have waves of their own: an H200 whose other multiprocessors were held took at 16/48
+    /// heads and 2,048 tokens, in microseconds (`host bench --multiprocessors 40,82,108,all`, an earlier scan on tensor cores):
+    /// ```text
+    ///   multiprocessors    on tensor cores, 96 blocks    32-bit floats, 128    by key head, 128
+    ///   40                 609                           1,451                 1,641
+    ///   82                 373                           736                   835
+    ///   108                251                           724                   833
+    ///   132                236                           383                   499
+    /// ```
+    /// Beyond three waves nothing has been measured.
+    pub fn multiprocessors(self, heads: &Heads) -> u32 {
         let [x, y] = self.scan_grid(heads);
-        x * y
+        let most_waves = match self {
+            Self::Plain => 1,
+            Self::Tensor => 3,
+        };
+        (x * y).div_ceil(most_waves)
     }
 
     /// The launches of a segment, by name.

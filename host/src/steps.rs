@@ -47,9 +47,9 @@ pub(crate) fn choose(card: &Card, request: &Request<'_>, policy: &Policy) -> Res
             Err(reason) => reason,
         },
     };
-    let card = Card { capability: policy.emulate_capability.unwrap_or(card.capability), ..*card };
     let kernel = Kernel::Decode;
-    decode::require(&card, request).map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
+    decode::require(&policy.passing(card), request)
+        .map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
     let words = table(request).map_or(0, <[u32]>::len);
     let launches = match request.sequences.count() {
         0 => 0,
@@ -218,9 +218,48 @@ fn of_sequence(
         };
         let segments = dispatch::cut(form, &problem, &pointers, policy.max_scratch_bytes)
             .map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
-        segments::launches(card, &problem, &pointers, segments, scratch)
+        segments::launches(&policy.passing(card), &problem, &pointers, segments, scratch)
             .map(Step::Chunked)
             .try_for_each(&mut carry_out)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::{Family, Inputs};
+    use crate::{HeadMap, Heads};
+
+    /// The PTX entries that a prompt takes on an H200 under `policy`.
+    fn entries(policy: &Policy) -> Vec<&'static str> {
+        let card = Card::new(90, 132, 232_448);
+        let inputs = Inputs::seeded(Heads::new(1, 2, HeadMap::Grouped).unwrap(), 64, Family::Base, 1);
+        let (mut out, mut state) = (vec![0.0; inputs.v.len()], inputs.state.clone());
+        let call = inputs.call(&mut out, &mut state);
+        let request = call.request();
+        let launch = choose(&card, &request, policy).unwrap();
+        let mut entries = Vec::new();
+        steps(&card, &request, &launch, policy, GlobalMut::new(core::ptr::null_mut()), |step| {
+            entries.push(match step {
+                Step::Recurrent(step) => step.entry.symbol,
+                Step::Chunked(step) => step.entry.symbol,
+                Step::Decode(step) => step.entry.symbol,
+                Step::Upload(step) => step.entry.symbol,
+            });
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(entries.len(), launch.launches);
+        entries
+    }
+
+    #[test]
+    fn a_card_that_passes_for_another_takes_the_others_entries() {
+        let as_if = |capability| entries(&Policy { emulate_capability: capability, ..Policy::default() });
+        let chunked = |scan| vec!["gdn_chunk_prep_tensor_r2", scan, "gdn_chunk_fallback"];
+        assert_eq!(as_if(None), chunked("gdn_chunk_scan_warpgroup"));
+        assert_eq!(as_if(Some(80)), chunked("gdn_chunk_scan_tensor_ahead"));
+        assert_eq!(as_if(Some(75)), ["gdn_recurrent_by_column"]);
+    }
 }
