@@ -17,11 +17,12 @@ const KERNELS: [Kernel; 2] = [Kernel::Chunked, Kernel::ChunkedTensor];
 /// The one with more scratch.
 const TENSOR: Path = Path::Cuda(Kernel::ChunkedTensor);
 
-/// Launches of a segment, and floats of its scratch.
+/// Launches of a segment, and floats of scratch for such segments.
 fn segment_of(kernel: Kernel, tokens: usize, inputs: &Inputs) -> (usize, usize) {
     let Heads { num_k_heads, num_v_heads, .. } = inputs.heads;
     match kernel {
-        Kernel::ChunkedTensor => (3, chunk_tensor::scratch_len(tokens, num_k_heads, num_v_heads)),
+        // Two segments take turns.
+        Kernel::ChunkedTensor => (3, 2 * chunk_tensor::scratch_len(tokens, num_k_heads, num_v_heads)),
         _ => (2, chunk::scratch_len(tokens, num_v_heads)),
     }
 }

@@ -257,9 +257,9 @@ mod tests {
     #[test]
     fn a_card_that_passes_for_another_takes_the_others_entries() {
         let as_if = |capability| entries(&Policy { emulate_capability: capability, ..Policy::default() });
-        let chunked = |scan| vec!["gdn_chunk_prep_tensor_r2", scan, "gdn_chunk_fallback"];
-        assert_eq!(as_if(None), chunked("gdn_chunk_scan_warpgroup"));
-        assert_eq!(as_if(Some(80)), chunked("gdn_chunk_scan_tensor_ahead"));
+        let chunked = |prep, scan| vec![prep, scan, "gdn_chunk_fallback"];
+        assert_eq!(as_if(None), chunked("gdn_chunk_prep_hopper_r2", "gdn_chunk_scan_warpgroup"));
+        assert_eq!(as_if(Some(80)), chunked("gdn_chunk_prep_tensor_r2", "gdn_chunk_scan_tensor_ahead"));
         assert_eq!(as_if(Some(75)), ["gdn_recurrent_by_column"]);
     }
 }
