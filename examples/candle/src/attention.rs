@@ -1,4 +1,5 @@
 //! The softmax attention layer between Gated DeltaNet layers: grouped heads, normed and partly rotated, with a gated output.
+#![forbid(unsafe_code)]
 use crate::config::Config;
 use crate::weights::Weights;
 use candle_core::{D, Module, Result, Tensor};

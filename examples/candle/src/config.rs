@@ -1,4 +1,5 @@
 //! The sizes of a model.
+#![forbid(unsafe_code)]
 
 /// Tokens that the causal convolution looks at, its own among them.
 pub const CONVOLUTION: usize = 4;

@@ -1,4 +1,5 @@
 //! A Gated DeltaNet layer on candle tensors, as an engine writes it.
+#![forbid(unsafe_code)]
 use crate::config::{CONVOLUTION, Config};
 use crate::recurrence::{Inputs, Recurrence};
 use crate::weights::Weights;

@@ -1,4 +1,5 @@
 //! A small hybrid model, and the generation of tokens with it.
+#![forbid(unsafe_code)]
 use crate::attention::{Attention, KeysValues};
 use crate::config::Config;
 use crate::gated_delta_net::GatedDeltaNet;

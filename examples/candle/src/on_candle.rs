@@ -1,4 +1,5 @@
 //! The recurrence on candle's tensors: an operation in place on the state.
+#![forbid(unsafe_code)]
 use crate::recurrence::{Inputs, Recurrence};
 use candle_core::{CpuStorage, DType, Device, Error, InplaceOp1, Layout, Result, Storage, Tensor};
 use host::cpu::Path;

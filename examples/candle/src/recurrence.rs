@@ -1,4 +1,5 @@
 //! The seam between a model and the recurrence: what a layer hands over, and who carries the states.
+#![forbid(unsafe_code)]
 use candle_core::{Result, Tensor};
 use host::Heads;
 use std::fmt::Debug;

@@ -1,4 +1,5 @@
 //! Random weights that a seed names, in the place of a file's.
+#![forbid(unsafe_code)]
 use candle_core::{Device, Result, Tensor};
 use candle_nn::Linear;
 use rand_chacha::ChaCha8Rng;
