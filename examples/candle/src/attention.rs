@@ -9,7 +9,7 @@ const EPSILON: f32 = 1e-6;
 /// What the angles of rotations are powers of.
 const ROTARY_BASE: f64 = 1e6;
 /// Queries that are weighed at once, so that long prompts need no matrix of all pairs of tokens.
-const QUERIES: usize = 512;
+const QUERIES: usize = 128;
 
 /// One layer.
 #[derive(Debug)]

@@ -124,3 +124,6 @@ fn normalised(rows: &Tensor) -> Result<Tensor> {
     let length = (rows.sqr()?.sum_keepdim(D::Minus1)? + EPSILON)?.sqrt()?;
     rows.broadcast_div(&length)
 }
+
+#[cfg(test)]
+mod tests;

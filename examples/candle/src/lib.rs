@@ -10,3 +10,6 @@ pub mod on_candle;
 pub mod on_device;
 pub mod recurrence;
 pub mod weights;
+
+#[cfg(test)]
+mod tests;

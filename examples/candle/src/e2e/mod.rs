@@ -38,11 +38,28 @@ pub struct Request {
     pub rounds: usize,
 }
 
+/// A path in a comparison.
+#[derive(Debug)]
+struct Arm {
+    path: Box<dyn Recurrence>,
+    is_timed: bool,
+}
+
+impl Arm {
+    fn timed(path: impl Recurrence + 'static) -> Self {
+        Self { path: Box::new(path), is_timed: true }
+    }
+
+    fn untimed(path: impl Recurrence + 'static) -> Self {
+        Self { path: Box::new(path), is_timed: false }
+    }
+}
+
 /// Paths that are compared with the first of them.
 #[derive(Debug)]
 struct Group {
     /// The first is what the others are compared with, the second the same in another order.
-    paths: Vec<Box<dyn Recurrence>>,
+    arms: Vec<Arm>,
 }
 
 /// Runs every path of this machine.
@@ -72,7 +89,7 @@ pub fn run(request: &Request) -> Result<Report> {
 fn on_cpu(heads: &Heads, config: &Config, device: &Device) -> Result<Group> {
     let path = |path| OnCandle::new(heads, config.layers, path, device);
     let mut group = Group::new(|| path(cpu::Path::Recurrent), device)?;
-    group.paths.push(Box::new(path(cpu::Path::Chunked)?));
+    group.arms.push(Arm::timed(path(cpu::Path::Chunked)?));
     Ok(group)
 }
 
@@ -81,9 +98,9 @@ fn on_gpu(gpu: &Rc<Gpu>, heads: &Heads, config: &Config, device: &Device) -> Res
     let base = Kernel::RecurrentByKeyHead;
     let mut group = Group::new(|| path(base), device)?;
     for kernel in Kernel::ALL.into_iter().filter(|&kernel| kernel != base) {
-        group.paths.push(Box::new(path(kernel)?));
+        group.arms.push(Arm::timed(path(kernel)?));
     }
-    group.paths.push(Box::new(OnCandle::new(heads, config.layers, cpu::Path::Recurrent, device)?));
+    group.arms.push(Arm::untimed(OnCandle::new(heads, config.layers, cpu::Path::Recurrent, device)?));
     Ok(group)
 }
 
@@ -99,10 +116,10 @@ impl Group {
     /// A path and its alterations.
     fn new<R: Recurrence + 'static>(path: impl Fn() -> Result<R>, device: &Device) -> Result<Self> {
         Ok(Self {
-            paths: vec![
-                Box::new(path()?),
-                Box::new(Altered::new(path()?, Alteration::order(device)?)),
-                Box::new(Altered::new(path()?, Alteration::Bf16)),
+            arms: vec![
+                Arm::timed(path()?),
+                Arm::timed(Altered::new(path()?, Alteration::order(device)?)),
+                Arm::untimed(Altered::new(path()?, Alteration::Bf16)),
             ],
         })
     }
@@ -119,7 +136,7 @@ impl Group {
             let reason = error.to_string();
             skipped.push(Skip { path: path.name(), tokens: prompt.len(), reason });
         };
-        let Some((base, others)) = self.paths.split_first_mut() else {
+        let Some((Arm { path: base, .. }, others)) = self.arms.split_first_mut() else {
             return Ok(None);
         };
         let expected = match outcome(model, prompt, request.generated, &mut **base) {
@@ -130,19 +147,20 @@ impl Group {
             }
         };
         let mut rows = Vec::new();
-        for other in others {
-            let found = match outcome(model, prompt, request.generated, &mut **other) {
+        for Arm { path, is_timed } in others {
+            let found = match outcome(model, prompt, request.generated, &mut **path) {
                 Ok(outcome) => outcome,
                 Err(error) => {
-                    skip(&**other, error);
+                    skip(&**path, error);
                     continue;
                 }
             };
-            let times = pairs::interleaved(request.rounds, |is_other| {
-                let (_, _, times) = prefill(model, prompt, 1, if is_other { &mut **other } else { &mut **base })?;
-                Ok::<_, candle_core::Error>(times)
-            })?;
-            rows.push(Row { path: other.name(), difference: Difference::of(&expected, &found), times });
+            let mut sample = |is_other| {
+                let turn = if is_other { &mut **path } else { &mut **base };
+                Ok::<_, candle_core::Error>(prefill(model, prompt, 1, turn)?.2)
+            };
+            let times = is_timed.then(|| pairs::interleaved(request.rounds, &mut sample)).transpose()?;
+            rows.push(Row { path: path.name(), difference: Difference::of(&expected, &found), times });
         }
         Ok(Some(Section { tokens: prompt.len(), base: base.name(), rows }))
     }

@@ -39,8 +39,8 @@ pub struct Row {
     pub path: String,
     /// How far it is from the base.
     pub difference: Difference,
-    /// Its time beside the base's.
-    pub times: Pair,
+    /// Its time beside the base's, where that means anything.
+    pub times: Option<Pair>,
 }
 
 /// A path that did not run.
@@ -79,12 +79,26 @@ impl Report {
     }
 }
 
+/// What the columns are.
+const LEGEND: &str = "\
+KL: divergence of the logits from the base's in nats, of the first generated token, mean and largest over the prompt's
+positions; of noise: the mean, in means of the same path in another order. top-1: positions with the same most likely token.
+greedy: generated tokens up to the first that differs. Times in ms, medians of prompts taken in turn in both orders:
+recurrence: its calls, on a GPU between events and on a cold cache; prompt: all of it, with candle on the CPU, and for a
+GPU's kernels the copies to it and back.
+";
+
 impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(formatter, "Model: {}; candle on the CPU", self.model)?;
+        writeln!(formatter, "Model: {}", self.model)?;
         writeln!(formatter, "GPU: {}", self.gpu.as_deref().unwrap_or("none"))?;
         for section in &self.sections {
             writeln!(formatter, "\n{} tokens, against {}\n{}", section.tokens, section.base, section.table())?;
+        }
+        write!(formatter, "\n{LEGEND}")?;
+        for Skip { path, tokens, reason } in &self.skipped {
+            let tokens = if *tokens == 0 { String::new() } else { format!(" at {tokens} tokens") };
+            writeln!(formatter, "Not run: {path}{tokens}: {reason}")?;
         }
         Ok(())
     }
@@ -96,8 +110,8 @@ impl Section {
         table.load_style(presets::NOTHING).set_header([
             "path",
             "KL first",
-            "KL mean",
-            "KL max",
+            "mean",
+            "largest",
             "of noise",
             "top-1",
             "greedy",
@@ -111,23 +125,27 @@ impl Section {
         ]);
         let noise = self.rows.first().map_or(0.0, |row| row.difference.mean_divergence);
         for Row { path, difference, times } in &self.rows {
-            let (other, base) = (&times.other, &times.base);
-            table.add_row([
+            let mut cells = vec![
                 path.clone(),
-                format!("{:.1e}", difference.first_divergence),
-                format!("{:.1e}", difference.mean_divergence),
-                format!("{:.1e}", difference.largest_divergence),
-                format!("{:.2}", difference.mean_divergence / noise),
+                short(difference.first_divergence),
+                short(difference.mean_divergence),
+                short(difference.largest_divergence),
+                short(difference.mean_divergence / noise),
                 format!("{}/{}", difference.same_top, difference.positions),
                 format!("{}/{}", difference.same_generated, difference.generated),
-                format!("{:.3}", other.recurrence),
-                format!("{:.3}", base.recurrence),
-                format!("{:.2}", other.recurrence / base.recurrence),
-                format!("{:.1}", other.prompt),
-                format!("{:.1}", base.prompt),
-                format!("{:.2}", other.prompt / base.prompt),
-                times.samples.to_string(),
-            ]);
+            ];
+            if let Some(Pair { base, other, samples }) = times {
+                cells.extend([
+                    format!("{:.3}", other.recurrence),
+                    format!("{:.3}", base.recurrence),
+                    format!("{:.2}", other.recurrence / base.recurrence),
+                    format!("{:.1}", other.prompt),
+                    format!("{:.1}", base.prompt),
+                    format!("{:.2}", other.prompt / base.prompt),
+                    samples.to_string(),
+                ]);
+            }
+            table.add_row(cells);
         }
         for column in 1..14 {
             if let Some(column) = table.column_mut(column) {
@@ -135,5 +153,14 @@ impl Section {
             }
         }
         table.trim_fmt()
+    }
+}
+
+/// Two digits, whatever its size.
+fn short(value: f64) -> String {
+    match value {
+        0.0 => "0".to_owned(),
+        _ if (0.1..100.0).contains(&value) => format!("{value:.1}"),
+        _ => format!("{value:.1e}"),
     }
 }
