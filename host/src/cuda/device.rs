@@ -125,6 +125,9 @@ impl Device {
             }
             let function = function(self.module, entry.symbol).map_err(CudaError::from)?;
             set_shared_bytes(function, entry.shared_bytes).map_err(CudaError::from)?;
+            if entry.kernel.starts_with("chunk_") {
+                prefer_shared_memory(function).map_err(CudaError::from)?;
+            }
             self.functions.insert(entry.symbol, Function(function));
         }
         Ok(())
@@ -369,6 +372,16 @@ fn function(module: CUmodule, symbol: &str) -> Result<CUfunction, DriverError> {
 fn set_shared_bytes(function: CUfunction, bytes: u32) -> Result<(), DriverError> {
     // SAFETY: a function of the current context.
     let code = unsafe { raw::cuFuncSetAttribute(function, raw::FUNCTION_MAX_DYNAMIC_SHARED_BYTES, bytes as c_int) };
+    check("cuFuncSetAttribute", code)
+}
+
+/// Asks that first-level memory be shared memory: kernels of one path that divide it alike follow each other at once, others
+/// wait until the multiprocessors are empty and divided anew.
+fn prefer_shared_memory(function: CUfunction) -> Result<(), DriverError> {
+    /// Per cent.
+    const ALL: c_int = 100;
+    // SAFETY: a function of the current context.
+    let code = unsafe { raw::cuFuncSetAttribute(function, raw::FUNCTION_PREFERRED_SHARED_CARVEOUT, ALL) };
     check("cuFuncSetAttribute", code)
 }
 

@@ -75,6 +75,7 @@ pub const ATTRIBUTE_SHARED_BYTES_OPTIN: c_int = 97;
 pub const POINTER_ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
 /// `CUfunction_attribute`: dynamic shared memory above 48 KB has to be asked for.
 pub const FUNCTION_MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
+pub const FUNCTION_PREFERRED_SHARED_CARVEOUT: c_int = 9;
 /// `CUevent_flags`: an event that only orders work costs less.
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 /// `CUresult`.
