@@ -15,7 +15,7 @@ pub struct Head {
     pub minus_a: Tile<TRIANGLE>,
     /// Q, as in [`super::chunk`]
     pub q: Tile<TRIANGLE>,
-    /// [token]: G in two parts, beta                      sum_gates           weigh, solve
+    /// `[token]`: G in two parts, beta                      sum_gates           weigh, solve
     pub high: Tile<CHUNK>,
     /// What `high` is rounded by.
     pub low: Tile<CHUNK>,
