@@ -44,7 +44,7 @@ fn what_is_chosen_fits_in_shared_memory() {
 #[test]
 fn a_limit_of_scratch_makes_segments() {
     let heads = heads(16, 48, HeadMap::Grouped);
-    for limit in [64 << 20, 4 << 20, 1 << 20] {
+    for limit in [64 << 20, 4 << 20, 2 << 20] {
         let mut policy = Policy::default();
         policy.max_scratch_bytes = limit;
         let launch = plan(&H200, heads, 32_768, &policy).unwrap();
