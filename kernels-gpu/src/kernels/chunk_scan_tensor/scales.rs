@@ -122,12 +122,13 @@ impl Scale {
         let y_exponent = exponent_for(largest_y);
         let exponent = exponent_for(fma(s * s_inverse, total_decay, largest_y * t_sum));
         let s_to_y = power_of_two((y_exponent - self.exponent).clamp(-126, 127));
-        let shift = (exponent - self.exponent).clamp(-126, 126);
+        // Down it may go further than a factor does: only a state that is as good as zero beside the chunk does.
+        let shift = (exponent - self.exponent).min(126);
         self.exponent += shift;
         Factors {
             y: power_of_two(y_exponent),
             s_to_y,
-            decay: total_decay * power_of_two(shift),
+            decay: total_decay * power_of_two(shift.max(-126)),
             gain: power_of_two((self.exponent - y_exponent - T_SCALE_EXPONENT).clamp(-126, 127)),
         }
     }
