@@ -131,7 +131,7 @@ impl Plan {
         mut carry_out: impl FnMut(Step) -> Result<()>,
     ) -> Result<()> {
         if let Some(together) = &self.together {
-            together.steps(card, request, scratch, &mut carry_out)?;
+            together.steps(&policy.passing(card), request, scratch, &mut carry_out)?;
         }
         let mut kept = 0;
         for &(index, kernel) in &self.apart {
