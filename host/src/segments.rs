@@ -226,9 +226,11 @@ pub(crate) struct Launch {
     pub entry: &'static Entry<Args>,
     pub grid: [u32; 2],
     pub args: Args,
-    /// Whether it may begin before the launch in front of it has ended.
+    /// Whether it may begin before the launch in front of it has ended. The emulator runs one after the other.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub follows_early: bool,
-    /// Which of the form's phases it is.
+    /// Which of the form's phases it is, for the times of a card.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub phase: usize,
 }
 
