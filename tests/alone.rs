@@ -20,10 +20,10 @@ fn alone(what: &str, cases: usize) -> Option<(&'static Gdn, MutexGuard<'static, 
     Some((gdn, ALONE.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
-/// A handle without scratch, that takes the chunked path wherever it can run.
+/// A handle without scratch, that takes the chunked path on tensor cores wherever it can run.
 fn fresh() -> Gdn {
     let mut policy = Policy::default();
-    policy.one_wave = false;
+    policy.enough_multiprocessors = false;
     Gdn::new(0).unwrap().with_policy(policy)
 }
 
@@ -53,7 +53,7 @@ fn full_memory_means_token_by_token() {
     let _engine = engine_context();
     let inputs = Inputs::seeded(heads(16, 48, HeadMap::Grouped), 2048, Family::Bench, 1);
     let sequential = run(Path::Cuda(Kernel::RecurrentByKeyHead), &inputs);
-    let chunked = run(Path::Cuda(Kernel::Chunked), &inputs);
+    let chunked = run(Path::Cuda(Kernel::ChunkedTensor), &inputs);
     let gdn = fresh();
     let mut tensors = OnDevice::new(&inputs, 0);
     tensors.reset();
@@ -77,7 +77,7 @@ fn full_memory_means_token_by_token() {
         Error::Refused { reason: Reason::ScratchAllocation { need }, .. } => assert_eq!(need, bytes),
         other => panic!("{other}"),
     };
-    refused(tensors.enqueue(&forced(&gdn, Kernel::Chunked), Scratch::Device, Stream::LEGACY).unwrap_err());
+    refused(tensors.enqueue(&forced(&gdn, Kernel::ChunkedTensor), Scratch::Device, Stream::LEGACY).unwrap_err());
     refused(gdn.reserve(&tensors.call()).unwrap_err());
     assert!(matches!(gdn.workspace(&tensors.call()).unwrap_err(), Error::Cuda(_)));
     gdn.synchronize(Stream::LEGACY).unwrap();
@@ -87,7 +87,7 @@ fn full_memory_means_token_by_token() {
     let after = free_bytes();
     assert!(after + (8 << 20) >= before, "{before} bytes were free before, {after} after");
     let launch = tensors.enqueue(&gdn, Scratch::Device, Stream::LEGACY).unwrap();
-    assert_eq!((launch.kernel, launch.reason), (Kernel::Chunked, Reason::Selected));
+    assert_eq!((launch.kernel, launch.reason), (Kernel::ChunkedTensor, Reason::Selected));
     gdn.synchronize(Stream::LEGACY).unwrap();
     same_bits(&inputs.heads, &chunked, &tensors.output()).unwrap();
 }
@@ -95,7 +95,7 @@ fn full_memory_means_token_by_token() {
 /// From the second call on nothing is allocated; after `reserve`, from the first (case 42).
 #[test]
 fn later_calls_allocate_nothing() {
-    let Some((_, _alone)) = alone("memory of later calls", 3 * 100) else { return };
+    let Some((_, _alone)) = alone("memory of later calls", 5 * 100) else { return };
     let _engine = engine_context();
     let inputs = Inputs::seeded(heads(16, 48, HeadMap::Grouped), 2049, Family::Bench, 2);
     let tensors = OnDevice::new(&inputs, 0);
@@ -105,18 +105,20 @@ fn later_calls_allocate_nothing() {
         }
         gdn.synchronize(Stream::LEGACY).unwrap();
     };
-    for kernel in [Kernel::Chunked, Kernel::RecurrentByKeyHead] {
+    for kernel in [Kernel::ChunkedTensor, Kernel::Chunked, Kernel::RecurrentByKeyHead] {
         let gdn = forced(&fresh(), kernel);
         calls(&gdn, 2);
         let free = free_bytes();
         calls(&gdn, 98);
         assert_eq!(free_bytes(), free, "{kernel:?}");
     }
-    let gdn = forced(&fresh(), Kernel::Chunked);
-    let bytes = gdn.reserve(&tensors.call()).unwrap();
-    let free = free_bytes();
-    calls(&gdn, 100);
-    assert_eq!((free_bytes(), gdn.reserve(&tensors.call()).unwrap()), (free, bytes));
+    for kernel in [Kernel::ChunkedTensor, Kernel::Chunked] {
+        let gdn = forced(&fresh(), kernel);
+        let bytes = gdn.reserve(&tensors.call()).unwrap();
+        let free = free_bytes();
+        calls(&gdn, 100);
+        assert_eq!((free_bytes(), gdn.reserve(&tensors.call()).unwrap()), (free, bytes), "{kernel:?}");
+    }
 }
 
 #[track_caller]
@@ -166,7 +168,7 @@ fn captured_calls_replay_with_the_eager_bits() {
     let Some((_, _alone)) = alone("captured calls", 2 * 10) else { return };
     let _engine = engine_context();
     let inputs = Inputs::seeded(heads(16, 48, HeadMap::Grouped), 2049, Family::Bench, 3);
-    let eager = run(Path::Cuda(Kernel::Chunked), &inputs);
+    let eager = run(Path::Cuda(Kernel::ChunkedTensor), &inputs);
     for mode in
         [CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL]
     {
@@ -182,7 +184,7 @@ fn captured_calls_replay_with_the_eager_bits() {
                 "{mode:?}: {error}"
             );
             let launch = tensors.enqueue(&gdn, Scratch::Workspace(&mut workspace), Stream::from(&own)).unwrap();
-            assert_eq!((launch.kernel, launch.launches), (Kernel::Chunked, 4));
+            assert_eq!((launch.kernel, launch.launches), (Kernel::ChunkedTensor, 6));
         });
         assert!(tensors.read(6).iter().all(|o| o.is_nan()), "{mode:?}: a capture ran");
         for round in 0..10 {

@@ -20,6 +20,13 @@ pub mod bars {
              forward substitution in a model, 1.1e-5 measured; doubling gives 2e-4 and more",
     };
 
+    /// Parts of a prompt against the whole, cut between chunks, on tensor cores.
+    pub const CUT_ON_TENSOR_CORES: Bar = Bar {
+        relative: 2e-6,
+        derivation: "a chunk after a cut takes its power of two from the state that is there, and in the middle of a call from a \
+             bound of it, so that pairs of 16-bit floats round elsewhere: the errors of both are up to 7e-7",
+    };
+
     /// Keys of length 8 to 14: each token multiplies what it finds at its key by -60 to -120.
     pub const UNNORMALISED: Bar = Bar {
         relative: 1e-4,
@@ -66,6 +73,23 @@ pub fn agrees(heads: &Heads, expected: &Expected, actual: &Output, bar: &Bar) ->
         if !comparison.meets(bar) || comparison.rms_ratio > bar.relative {
             let worst = comparison.worst.map(|place| place.to_string()).unwrap_or_default();
             return Err(format!("{tensor:?}, worst at {worst}, bar {}: {comparison:?}", bar.relative));
+        }
+    }
+    Ok(())
+}
+
+/// That two outputs are within `bar` of each other.
+///
+/// # Errors
+/// The first tensor that is not.
+pub fn close(heads: &Heads, a: &Output, b: &Output, bar: &Bar) -> Result<(), Fails> {
+    for (tensor, a, b) in [(Tensor::Out, &a.out, &b.out), (Tensor::State, &a.state, &b.state)] {
+        if a.len() != b.len() {
+            return Err(format!("{tensor:?}: {} elements and {}", a.len(), b.len()));
+        }
+        let comparison = compare(tensor, heads, a, b);
+        if !comparison.meets(bar) {
+            return Err(format!("{tensor:?}, bar {}: {comparison:?}", bar.relative));
         }
     }
     Ok(())

@@ -85,7 +85,7 @@ fn what_is_special_takes_the_general_kernel() {
     // Plain f32 in any layout with contiguous columns goes as it always did.
     for layout in [key_major, key_rows] {
         let launch = long.state(state(layout, 1)).plan(&H200, &Policy::default()).unwrap();
-        assert_eq!((launch.kernel, launch.reason), (Kernel::Chunked, Reason::Selected));
+        assert_eq!((launch.kernel, launch.reason), (Kernel::ChunkedTensor, Reason::Selected));
     }
 }
 
@@ -99,11 +99,14 @@ fn batches_go_together_or_one_after_the_other() {
     assert_eq!((decode.launches, decode.scratch_bytes), (1, 0));
     let long = plan(Sequences::Uniform { batch: 3, tokens: 2048 }, Dtype::F32);
     let one = plan(Sequences::from(2048), Dtype::F32);
-    assert_eq!((long.kernel, long.reason, long.scratch_bytes), (Kernel::Chunked, Reason::Selected, one.scratch_bytes));
+    assert_eq!(
+        (long.kernel, long.reason, long.scratch_bytes),
+        (Kernel::ChunkedTensor, Reason::Selected, one.scratch_bytes)
+    );
     assert_eq!(long.launches, 3 * one.launches);
-    // The kernel of the longest sequence, the launches of all: a chunked one of two, and two of one.
+    // The kernel of the longest sequence, the launches of all: a chunked one of three, and two of one.
     let mixed = plan(Sequences::Varlen { cu_seqlens: &[0, 5, 2053, 2053] }, Dtype::F32);
-    assert_eq!((mixed.kernel, mixed.launches), (Kernel::Chunked, one.launches + 2));
+    assert_eq!((mixed.kernel, mixed.launches), (Kernel::ChunkedTensor, one.launches + 2));
     let packed = plan(Sequences::Varlen { cu_seqlens: &[0, 5, 7] }, Dtype::F16);
     assert_eq!((packed.kernel, packed.launches, packed.scratch_bytes), (Kernel::Decode, 2, 12));
     let even = plan(Sequences::Varlen { cu_seqlens: &[0, 5, 10] }, Dtype::F16);

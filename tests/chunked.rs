@@ -5,17 +5,19 @@ use host::compare::{Tensor, compare};
 use host::inputs::{Family, Inputs};
 use host::reference::{Expected, reference_f64_at};
 use host::{Call, Card, Gates, HeadMap, Heads, Kernel, PathChoice, Policy, Strides, View, ViewMut, cpu};
-use kernels_gpu::kernels::chunk::scratch_len;
+use kernels_gpu::kernels::{chunk, chunk_tensor};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tests::{
-    ORDERS, Output, Path, agrees, bars, every_heads, every_path, expected_of, heads, run, run_in_order, same_bits,
+    CHUNK, ORDERS, Output, Path, agrees, bars, every_heads, every_path, expected_of, heads, run, run_in_order,
+    same_bits,
 };
 
 const DIM: usize = 128;
 const CARD: Card = Card::new(80, 108, 166_912);
 /// The emulated kernels.
-const EMULATED: [Path; 2] = [Path::Emulated(Kernel::Chunked), Path::Emulated(Kernel::ChunkedTensor)];
+const EMULATED: [Path; 2] = [Path::Emulated(KERNELS[0]), Path::Emulated(KERNELS[1])];
+const KERNELS: [Kernel; 2] = [Kernel::Chunked, Kernel::ChunkedTensor];
 
 /// Every shape in every order of threads: within the bar of float64, with the same bits.
 #[test]
@@ -76,30 +78,42 @@ fn repeated_calls_give_the_same_bits() {
     }
 }
 
-/// The policy that lets the chunked path have so many floats of scratch.
-fn with_scratch(floats: usize) -> Policy {
-    let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
+/// Launches of a segment, and floats of scratch for such segments, for one key head.
+fn segment_of(kernel: Kernel, tokens: usize, values: usize) -> (usize, usize) {
+    match kernel {
+        // Two segments take turns, each rounded up by the chunk.
+        Kernel::ChunkedTensor => (3, 2 * tokens.div_ceil(CHUNK) * chunk_tensor::scratch_len(CHUNK, 1, values)),
+        _ => (2, chunk::scratch_len(tokens, values)),
+    }
+}
+
+/// The policy that lets a chunked kernel have so many floats of scratch.
+fn with_scratch(kernel: Kernel, floats: usize) -> Policy {
+    let mut policy = Policy::with_path(PathChoice::Forced(kernel));
     policy.max_scratch_bytes = size_of::<f32>() * floats;
     policy
 }
 
-/// Segments of 32, 64 and 96 tokens have the bits of one, around every border (cases 9, 43).
+/// Segments of 32, 64 and 96 tokens are the whole, around every border (cases 9, 43).
 #[test]
-fn segments_have_the_bits_of_the_whole() {
+fn segments_are_the_whole() {
     let inputs = Inputs::seeded(heads(1, 3, HeadMap::Grouped), 129, Family::Bench, 5);
-    for tokens in [63, 64, 65, 127, 128, 129] {
-        let inputs = tests::tokens_of(&inputs, 0..tokens, &inputs.state);
-        let whole = run(EMULATED[0], &inputs);
-        agrees(&inputs.heads, &expected_of(&inputs), &whole, &bars::SEQUENTIAL)
-            .unwrap_or_else(|e| panic!("{tokens} tokens: {e}"));
-        for segment in [32, 64, 96] {
-            let policy = with_scratch(scratch_len(segment, 3));
-            let launch = host::plan(&CARD, inputs.heads, tokens, &policy).unwrap();
-            assert_eq!(launch.launches, 2 * tokens.div_ceil(segment), "{launch:?}");
-            let mut parts = Output::poisoned(&inputs);
-            host::emulated::run_with(inputs.call(&mut parts.out, &mut parts.state), &policy, ORDERS[1]).unwrap();
-            same_bits(&inputs.heads, &whole, &parts)
-                .unwrap_or_else(|e| panic!("{tokens} tokens in segments of {segment}: {e}"));
+    for (kernel, path) in KERNELS.into_iter().zip(EMULATED) {
+        for tokens in [63, 64, 65, 127, 128, 129] {
+            let inputs = tests::tokens_of(&inputs, 0..tokens, &inputs.state);
+            let whole = run(path, &inputs);
+            agrees(&inputs.heads, &expected_of(&inputs), &whole, &bars::SEQUENTIAL)
+                .unwrap_or_else(|e| panic!("{path:?}, {tokens} tokens: {e}"));
+            for segment in [32, 64, 96] {
+                let (launches, floats) = segment_of(kernel, segment, 3);
+                let policy = with_scratch(kernel, floats);
+                let launch = host::plan(&CARD, inputs.heads, tokens, &policy).unwrap();
+                assert_eq!(launch.launches, launches * tokens.div_ceil(segment), "{launch:?}");
+                let mut parts = Output::poisoned(&inputs);
+                host::emulated::run_with(inputs.call(&mut parts.out, &mut parts.state), &policy, ORDERS[1]).unwrap();
+                path.same_across_cuts(&inputs.heads, &whole, &parts)
+                    .unwrap_or_else(|e| panic!("{path:?}, {tokens} tokens in segments of {segment}: {e}"));
+            }
         }
     }
 }
@@ -107,21 +121,27 @@ fn segments_have_the_bits_of_the_whole() {
 /// Without a state, the one between segments stands in the scratch: it starts from zeros once, and is kept. Segments come
 /// only where the whole prompt would take more scratch than that state.
 #[test]
-fn segments_without_a_state_have_the_bits_of_the_whole() {
-    let mut inputs = Inputs::seeded(heads(1, 1, HeadMap::Grouped), 545, Family::Slow, 6);
-    inputs.state.fill(0.0);
-    let whole = run(EMULATED[0], &inputs).out;
+fn segments_without_a_state_are_the_whole() {
     let (rows, scalars) = (Strides::dense(1, DIM), Strides::dense(1, 1));
-    for segment in [32, 96] {
-        let floats = scratch_len(segment, 1) + DIM * DIM;
-        assert!(floats < scratch_len(inputs.tokens, 1), "one segment is enough");
-        let mut out = vec![f32::NAN; whole.len()];
-        let gates = Gates::Log { g: View::new(&inputs.g, scalars), beta: View::new(&inputs.beta, scalars) };
-        let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|data| View::new(data, rows));
-        let call = Call::new(inputs.heads, inputs.tokens, q, k, v, gates, ViewMut::new(&mut out, rows));
-        host::emulated::run_with(call, &with_scratch(floats), ORDERS[1]).unwrap();
-        let differs = whole.iter().zip(&out).position(|(a, b)| a.to_bits() != b.to_bits());
-        assert_eq!(differs.map(|element| element / DIM), None, "first token that differs in segments of {segment}");
+    for (kernel, path, tokens) in [(KERNELS[0], EMULATED[0], 545), (KERNELS[1], EMULATED[1], 290)] {
+        let whole_scratch = match kernel {
+            Kernel::ChunkedTensor => chunk_tensor::scratch_len(tokens, 1, 1),
+            _ => chunk::scratch_len(tokens, 1),
+        };
+        let mut inputs = Inputs::seeded(heads(1, 1, HeadMap::Grouped), tokens, Family::Slow, 6);
+        inputs.state.fill(0.0);
+        let whole = run(path, &inputs);
+        for segment in [32, 96] {
+            let floats = segment_of(kernel, segment, 1).1 + DIM * DIM;
+            assert!(floats < whole_scratch, "one segment is enough");
+            let mut parts = Output { out: vec![f32::NAN; whole.out.len()], state: whole.state.clone() };
+            let gates = Gates::Log { g: View::new(&inputs.g, scalars), beta: View::new(&inputs.beta, scalars) };
+            let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|data| View::new(data, rows));
+            let call = Call::new(inputs.heads, tokens, q, k, v, gates, ViewMut::new(&mut parts.out, rows));
+            host::emulated::run_with(call, &with_scratch(kernel, floats), ORDERS[1]).unwrap();
+            path.same_across_cuts(&inputs.heads, &whole, &parts)
+                .unwrap_or_else(|e| panic!("{path:?}, segments of {segment}: {e}"));
+        }
     }
 }
 

@@ -6,14 +6,26 @@ use host::compare::{Tensor, compare};
 use host::cuda::{Call, Gdn, Scratch, Stream};
 use host::inputs::{Family, Inputs};
 use host::reference::{Expected, reference_f64_at};
-use host::{Error, HeadMap, Kernel, PathChoice, Policy};
-use kernels_gpu::kernels::chunk::scratch_len;
+use host::{Error, HeadMap, Heads, Kernel, PathChoice, Policy};
+use kernels_gpu::kernels::{chunk, chunk_tensor};
 use tests::{
     OnDevice, Output, Path, agrees, bars, engine_context, expected_of, forced, gpu_or_skip, heads, run, same_bits,
     tokens_of,
 };
 
-const CHUNKED: Path = Path::Cuda(Kernel::Chunked);
+const KERNELS: [Kernel; 2] = [Kernel::Chunked, Kernel::ChunkedTensor];
+/// The one with more scratch.
+const TENSOR: Path = Path::Cuda(Kernel::ChunkedTensor);
+
+/// Launches of a segment, and floats of scratch for such segments.
+fn segment_of(kernel: Kernel, tokens: usize, inputs: &Inputs) -> (usize, usize) {
+    let Heads { num_k_heads, num_v_heads, .. } = inputs.heads;
+    match kernel {
+        // Two segments take turns.
+        Kernel::ChunkedTensor => (3, 2 * chunk_tensor::scratch_len(tokens, num_k_heads, num_v_heads)),
+        _ => (2, chunk::scratch_len(tokens, num_v_heads)),
+    }
+}
 
 /// That a chunked result is within 1e-4 of the sequential one.
 #[track_caller]
@@ -29,7 +41,7 @@ fn assert_near(inputs: &Inputs, sequential: &Output, chunked: &Output, what: &st
 /// Around the border of a segment: float64, and the sequential kernel.
 #[test]
 fn segment_borders_agree() {
-    let Some(_) = gpu_or_skip("borders of segments", 4 * 2) else { return };
+    let Some(_) = gpu_or_skip("borders of segments", 4 * 2 * 2) else { return };
     for map in [HeadMap::Grouped, HeadMap::Tiled] {
         let inputs = Inputs::seeded(heads(4, 12, map), 4099, Family::Bench, 1);
         let lengths = [2047, 2048, 2049, 4099];
@@ -38,11 +50,13 @@ fn segment_borders_agree() {
             let inputs = tokens_of(&inputs, 0..tokens, &inputs.state);
             let (out, state) = prefixes.at(tokens).unwrap();
             let expected = Expected { out: out.to_vec(), state: state.to_vec() };
-            let output = run(CHUNKED, &inputs);
-            agrees(&inputs.heads, &expected, &output, &bars::SEQUENTIAL)
-                .unwrap_or_else(|e| panic!("{tokens} tokens, {map:?}: {e}"));
             let sequential = run(Path::Cuda(Kernel::RecurrentByKeyHead), &inputs);
-            assert_near(&inputs, &sequential, &output, &format!("{tokens} tokens, {map:?}"));
+            for path in KERNELS.map(Path::Cuda) {
+                let output = run(path, &inputs);
+                agrees(&inputs.heads, &expected, &output, &bars::SEQUENTIAL)
+                    .unwrap_or_else(|e| panic!("{path:?}, {tokens} tokens, {map:?}: {e}"));
+                assert_near(&inputs, &sequential, &output, &format!("{path:?}, {tokens} tokens, {map:?}"));
+            }
         }
     }
 }
@@ -62,20 +76,23 @@ fn every_family_agrees() {
         Family::Outlier,
         Family::Positive,
     ];
-    let Some(_) = gpu_or_skip("families of inputs", families.len()) else { return };
+    let Some(_) = gpu_or_skip("families of inputs", 2 * families.len()) else { return };
     for family in families {
         let inputs = Inputs::seeded(heads(16, 48, HeadMap::Grouped), 600, family, 2);
-        let output = run(CHUNKED, &inputs);
-        agrees(&inputs.heads, &expected_of(&inputs), &output, &bars::REPEATED_KEYS)
-            .unwrap_or_else(|e| panic!("{family}: {e}"));
-        assert_near(&inputs, &run(Path::Cuda(Kernel::RecurrentByColumn), &inputs), &output, &family.to_string());
+        let (expected, sequential) = (expected_of(&inputs), run(Path::Cuda(Kernel::RecurrentByColumn), &inputs));
+        for path in KERNELS.map(Path::Cuda) {
+            let output = run(path, &inputs);
+            agrees(&inputs.heads, &expected, &output, &bars::REPEATED_KEYS)
+                .unwrap_or_else(|e| panic!("{path:?}, {family}: {e}"));
+            assert_near(&inputs, &sequential, &output, &format!("{path:?}, {family}"));
+        }
     }
 }
 
 /// One to four value heads for each key head, every ragged end of a chunk.
 #[test]
 fn every_length_of_the_last_chunk_agrees() {
-    let Some(_) = gpu_or_skip("last chunks", 4 * 67) else { return };
+    let Some(_) = gpu_or_skip("last chunks", 4 * 67 * 2) else { return };
     for ratio in 1..=4 {
         let inputs = Inputs::seeded(heads(2, 2 * ratio, HeadMap::Tiled), 66, Family::Base, ratio as u64);
         let lengths: Vec<usize> = (0..=66).collect();
@@ -83,9 +100,11 @@ fn every_length_of_the_last_chunk_agrees() {
         for tokens in lengths {
             let (out, state) = prefixes.at(tokens).unwrap();
             let expected = Expected { out: out.to_vec(), state: state.to_vec() };
-            let output = run(CHUNKED, &tokens_of(&inputs, 0..tokens, &inputs.state));
-            agrees(&inputs.heads, &expected, &output, &bars::SEQUENTIAL)
-                .unwrap_or_else(|e| panic!("{tokens} tokens, {ratio} value heads: {e}"));
+            for path in KERNELS.map(Path::Cuda) {
+                let output = run(path, &tokens_of(&inputs, 0..tokens, &inputs.state));
+                agrees(&inputs.heads, &expected, &output, &bars::SEQUENTIAL)
+                    .unwrap_or_else(|e| panic!("{path:?}, {tokens} tokens, {ratio} value heads: {e}"));
+            }
         }
     }
 }
@@ -93,32 +112,38 @@ fn every_length_of_the_last_chunk_agrees() {
 /// Two hundred times the same bits, alone and beside other inputs on a second stream (case 2).
 #[test]
 fn reruns_have_the_same_bits() {
-    let Some(gdn) = gpu_or_skip("reruns of the chunked kernels", 2 * 200) else { return };
+    let Some(gdn) = gpu_or_skip("reruns of the chunked kernels", 2 * 2 * 200) else { return };
     let inputs = Inputs::seeded(heads(16, 32, HeadMap::Grouped), 1000, Family::Base, 3);
     let other = Inputs::seeded(heads(16, 48, HeadMap::Tiled), 700, Family::Bench, 4);
-    for beside in [None, Some(&other)] {
-        let differing = gdn.count_differing_reruns(&inputs, beside, Kernel::Chunked, 200).unwrap();
-        assert_eq!(differing, 0, "beside another: {}", beside.is_some());
+    for kernel in KERNELS {
+        for beside in [None, Some(&other)] {
+            let differing = gdn.count_differing_reruns(&inputs, beside, kernel, 200).unwrap();
+            assert_eq!(differing, 0, "{kernel:?}, beside another: {}", beside.is_some());
+        }
     }
 }
 
-/// Scratch for 64 tokens and for 96 gives the bits of one segment (cases 9, 43).
+/// Scratch for 64 tokens and for 96 gives what one segment does (cases 9, 43).
 #[test]
-fn segments_have_the_bits_of_the_whole() {
-    let Some(gdn) = gpu_or_skip("segments", 2 * 6) else { return };
+fn segments_are_the_whole() {
+    let Some(gdn) = gpu_or_skip("segments", 2 * 2 * 6) else { return };
     let inputs = Inputs::seeded(heads(2, 6, HeadMap::Grouped), 2049, Family::Bench, 5);
-    for tokens in [63, 64, 65, 128, 129, 2049] {
-        let inputs = tokens_of(&inputs, 0..tokens, &inputs.state);
-        let whole = run(CHUNKED, &inputs);
-        for segment in [64, 96] {
-            let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
-            policy.max_scratch_bytes = size_of::<f32>() * scratch_len(segment, 6);
-            let mut output = Output::poisoned(&inputs);
-            let call = inputs.call(&mut output.out, &mut output.state);
-            let launch = gdn.with_policy(policy).run_on_slices(call, None).unwrap();
-            assert_eq!(launch.launches, 2 * tokens.div_ceil(segment));
-            same_bits(&inputs.heads, &whole, &output)
-                .unwrap_or_else(|e| panic!("{tokens} tokens in segments of {segment}: {e}"));
+    for kernel in KERNELS {
+        let path = Path::Cuda(kernel);
+        for tokens in [63, 64, 65, 128, 129, 2049] {
+            let inputs = tokens_of(&inputs, 0..tokens, &inputs.state);
+            let whole = run(path, &inputs);
+            for segment in [64, 96] {
+                let (launches, floats) = segment_of(kernel, segment, &inputs);
+                let mut policy = Policy::with_path(PathChoice::Forced(kernel));
+                policy.max_scratch_bytes = size_of::<f32>() * floats;
+                let mut output = Output::poisoned(&inputs);
+                let call = inputs.call(&mut output.out, &mut output.state);
+                let launch = gdn.with_policy(policy).run_on_slices(call, None).unwrap();
+                assert_eq!(launch.launches, launches * tokens.div_ceil(segment));
+                path.same_across_cuts(&inputs.heads, &whole, &output)
+                    .unwrap_or_else(|e| panic!("{path:?}, {tokens} tokens in segments of {segment}: {e}"));
+            }
         }
     }
 }
@@ -127,43 +152,47 @@ fn segments_have_the_bits_of_the_whole() {
 /// read, by the first segment alone.
 #[test]
 fn segments_hand_on_the_state() {
-    let Some(gdn) = gpu_or_skip("states between segments", 2 * 3) else { return };
+    let Some(gdn) = gpu_or_skip("states between segments", 2 * 2 * 3) else { return };
     let _engine = engine_context();
     let inputs = Inputs::seeded(heads(2, 6, HeadMap::Tiled), 600, Family::Slow, 8);
     let zeros = Inputs { state: vec![0.0; inputs.state.len()], ..inputs.clone() };
-    let (from_state, from_zeros) = (run(CHUNKED, &inputs), run(CHUNKED, &zeros));
-    for segment in [32, 96] {
+    for (kernel, segment) in KERNELS.into_iter().flat_map(|kernel| [(kernel, 32), (kernel, 96)]) {
+        let path = Path::Cuda(kernel);
+        let (from_state, from_zeros) = (run(path, &inputs), run(path, &zeros));
+        let (launches, floats) = segment_of(kernel, segment, &inputs);
         let limited = |carried: usize| {
-            let floats = scratch_len(segment, 6) + carried;
-            assert!(floats < scratch_len(600, 6), "one segment is enough");
-            let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
-            policy.max_scratch_bytes = size_of::<f32>() * floats;
+            assert!(floats + carried < segment_of(kernel, 600, &inputs).1, "one segment is enough");
+            let mut policy = Policy::with_path(PathChoice::Forced(kernel));
+            policy.max_scratch_bytes = size_of::<f32>() * (floats + carried);
             gdn.with_policy(policy)
         };
         let run = |gdn: &Gdn, tensors: &OnDevice<'_>, call: &Call| {
             let launch = gdn.plan(call).unwrap();
-            assert_eq!(launch.launches, 2 * 600_usize.div_ceil(segment));
+            assert_eq!(launch.launches, launches * 600_usize.div_ceil(segment));
             tensors.enqueue_call(gdn, call, Scratch::Device, Stream::LEGACY).unwrap();
             gdn.synchronize(Stream::LEGACY).unwrap();
             tensors.output()
+        };
+        let is = |expected: &Output, out: Vec<f32>, state: Vec<f32>, what: &str| {
+            path.same_across_cuts(&inputs.heads, expected, &Output { out, state })
+                .unwrap_or_else(|e| panic!("{path:?}, segments of {segment}, {what}: {e}"));
         };
         // Two states: the first is not written.
         let (tensors, apart) = (OnDevice::new(&inputs, 0), OnDevice::new(&zeros, 0));
         let call = tensors.stateless().initial_state(tensors.state()).final_state(apart.state());
         let output = run(&limited(0), &tensors, &call);
         assert_eq!(output.state, inputs.state, "an initial state was written");
-        let output = Output { state: apart.read(5), ..output };
-        same_bits(&inputs.heads, &from_state, &output).unwrap_or_else(|e| panic!("segments of {segment}: {e}"));
+        is(&from_state, output.out, apart.read(5), "two states");
         // An initial one alone.
         let tensors = OnDevice::new(&inputs, 0);
         let call = tensors.stateless().initial_state(tensors.state());
         let output = run(&limited(inputs.state.len()), &tensors, &call);
         assert_eq!(output.state, inputs.state, "an initial state was written");
-        assert_eq!(output.out, from_state.out, "segments of {segment}, no final state");
+        is(&from_state, output.out, from_state.state.clone(), "no final state");
         // None.
         let tensors = OnDevice::new(&inputs, 0);
         let output = run(&limited(inputs.state.len()), &tensors, &tensors.stateless());
-        assert_eq!(output.out, from_zeros.out, "segments of {segment}, no state");
+        is(&from_zeros, output.out, from_zeros.state.clone(), "no state");
     }
 }
 
@@ -172,22 +201,23 @@ fn segments_hand_on_the_state() {
 fn two_streams_share_the_scratch_in_turns() {
     let Some(gdn) = gpu_or_skip("two streams and one scratch", 50 * 4) else { return };
     let _engine = engine_context();
-    let chunked = forced(gdn, Kernel::Chunked);
+    let handles = KERNELS.map(|kernel| forced(gdn, kernel));
     let problems: [Inputs; 4] =
         [(16, 48, 1000), (4, 8, 500), (16, 16, 300), (2, 8, 2049)].map(|(keys, values, tokens)| {
             Inputs::seeded(heads(keys, values, HeadMap::Grouped), tokens, Family::Bench, tokens as u64)
         });
-    let alone = problems.each_ref().map(|inputs| run(CHUNKED, inputs));
+    let alone = problems.each_ref().map(|inputs| KERNELS.map(|kernel| run(Path::Cuda(kernel), inputs)));
     let streams = [0, 1].map(|_| cust::stream::Stream::new(StreamFlags::NON_BLOCKING, None).unwrap());
     let mut tensors = problems.each_ref().map(|inputs| OnDevice::new(inputs, 0));
     for round in 0..50 {
         tensors.iter_mut().for_each(OnDevice::reset);
         for (index, tensors) in tensors.iter().enumerate() {
-            tensors.enqueue(&chunked, Scratch::Device, Stream::from(&streams[(index + round) % 2])).unwrap();
+            let (gdn, stream) = (&handles[round / 2 % 2], &streams[(index + round) % 2]);
+            tensors.enqueue(gdn, Scratch::Device, Stream::from(stream)).unwrap();
         }
         streams.iter().for_each(|stream| stream.synchronize().unwrap());
         for ((inputs, expected), tensors) in problems.iter().zip(&alone).zip(&tensors) {
-            same_bits(&inputs.heads, expected, &tensors.output())
+            same_bits(&inputs.heads, &expected[round / 2 % 2], &tensors.output())
                 .unwrap_or_else(|e| panic!("round {round}, {} tokens: {e}", inputs.tokens));
         }
     }
@@ -199,7 +229,7 @@ fn the_scratch_grows_with_the_heads() {
     let Some(_) = gpu_or_skip("scratch that grows", 5) else { return };
     let _engine = engine_context();
     // A handle of its own, that holds nothing yet.
-    let gdn = forced(&Gdn::new(0).unwrap(), Kernel::Chunked);
+    let gdn = forced(&Gdn::new(0).unwrap(), Kernel::ChunkedTensor);
     let problems: Vec<Inputs> = [(1, 1, 40), (4, 12, 300), (16, 48, 2048), (16, 64, 2048), (1, 2, 33)]
         .into_iter()
         .map(|(keys, values, tokens)| Inputs::seeded(heads(keys, values, HeadMap::Tiled), tokens, Family::Bench, 6))
@@ -213,7 +243,7 @@ fn the_scratch_grows_with_the_heads() {
         .collect();
     stream.synchronize().unwrap();
     for (inputs, tensors) in problems.iter().zip(&tensors) {
-        same_bits(&inputs.heads, &run(CHUNKED, inputs), &tensors.output())
+        same_bits(&inputs.heads, &run(TENSOR, inputs), &tensors.output())
             .unwrap_or_else(|e| panic!("{:?}: {e}", inputs.heads));
     }
     let largest = bytes.iter().copied().max().unwrap();
@@ -221,7 +251,7 @@ fn the_scratch_grows_with_the_heads() {
     assert_eq!(gdn.reserve(&tensors[4].call()).unwrap(), largest, "a small call keeps what a large one took");
 
     // Reserved beforehand, it is there as well.
-    let gdn = forced(&Gdn::new(0).unwrap(), Kernel::Chunked);
+    let gdn = forced(&Gdn::new(0).unwrap(), Kernel::ChunkedTensor);
     assert_eq!(gdn.reserve(&tensors[0].call()).unwrap(), bytes[0]);
     assert_eq!(gdn.reserve(&tensors[2].call()).unwrap(), bytes[2]);
     assert_eq!(gdn.reserve(&tensors[1].call()).unwrap(), bytes[2]);
@@ -233,9 +263,9 @@ fn the_scratch_grows_with_the_heads() {
 fn borrowed_scratch_is_checked() {
     let Some(gdn) = gpu_or_skip("borrowed scratch", 4) else { return };
     let _engine = engine_context();
-    let gdn = forced(gdn, Kernel::Chunked);
+    let gdn = forced(gdn, Kernel::ChunkedTensor);
     let inputs = Inputs::seeded(heads(4, 12, HeadMap::Grouped), 200, Family::Bench, 7);
-    let expected = run(CHUNKED, &inputs);
+    let expected = run(TENSOR, &inputs);
     let mut tensors = OnDevice::new(&inputs, 0);
     let need = gdn.plan(&tensors.call()).unwrap().scratch_bytes;
     let memory = DeviceBuffer::from_slice(&vec![u8::MAX; need + 16]).unwrap();

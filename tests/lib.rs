@@ -11,7 +11,7 @@ mod strided;
 
 pub use batch::{Batch, BatchPath, Numbers, Outputs, Pool};
 pub use batch_on_device::BatchOnDevice;
-pub use checks::{Fails, Output, agrees, bars, expected_of, same_bits, same_numbers, untouched};
+pub use checks::{Fails, Output, agrees, bars, close, expected_of, same_bits, same_numbers, untouched};
 pub use gpu_or_skip::{gpu, gpu_or_skip};
 pub use on_device::{OnDevice, engine_context, forced};
 pub use paths::{

@@ -23,7 +23,7 @@
 //! | `cli` | the command line as a user runs it: 39 |
 //! | `cli_paths` | paths by name, and the families of inputs that stress ranges |
 //! | `cli_facts` | what a card computes and costs, or that there is none to ask |
-//! | `gpu`, `gpu_chunked`, `gpu_batches` | what only a GPU can show: 2, 9, 10, 11, 14, 15, 31, 32, 35, 40, 51 |
+//! | `gpu`, `gpu_chunked`, `gpu_batches`, `gpu_packed` | what only a GPU can show: 2, 9, 10, 11, 14, 15, 31, 32, 35, 40, 51 |
 //! | `mutation`, `faulty_kernels` | that the checks of this suite, and those of the emulator, go red: 55 |
 mod choices;
 mod chunked;
@@ -41,6 +41,7 @@ mod golden;
 mod gpu;
 mod gpu_batches;
 mod gpu_chunked;
+mod gpu_packed;
 mod indices;
 mod layouts;
 mod mutation;

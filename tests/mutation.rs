@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 use host::inputs::{Family, Inputs};
 use host::{HeadMap, Heads};
-use tests::{Output, Path, agrees, bars, expected_of, heads, run, same_bits, same_numbers, untouched};
+use tests::{Output, Path, agrees, bars, close, expected_of, heads, run, same_bits, same_numbers, untouched};
 
 const DIM: usize = 128;
 const TOKENS: usize = 33;
@@ -21,6 +21,8 @@ fn assert_caught(what: &str, inputs: &Inputs, output: &Output) {
     assert!(verdict.is_err(), "{what} passes for right");
     let right = run(CPU, inputs);
     assert!(same_bits(&inputs.heads, &right, output).is_err(), "{what} has the right bits");
+    let near = close(&inputs.heads, &right, output, &bars::CUT_ON_TENSOR_CORES);
+    assert!(near.is_err(), "{what} passes for a cut prompt");
 }
 
 /// Swaps two rows of every token.

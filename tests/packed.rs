@@ -126,7 +126,7 @@ fn split_sequences_have_the_bits_of_whole_ones() {
 fn a_plain_batch_takes_the_kernels_of_its_sequences() {
     let policy = |kernel| Policy::with_path(PathChoice::Forced(kernel));
     let batch = Batch::new(heads(1, 2, HeadMap::Grouped), &[40, 0, 33], Dtype::F32, 8);
-    for kernel in [Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn, Kernel::Chunked] {
+    for kernel in [Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn, Kernel::Chunked, Kernel::ChunkedTensor] {
         let path = BatchPath::Emulated(Some(kernel));
         let outputs = batch.run(path).unwrap();
         batch

@@ -4,7 +4,7 @@ use host::compare::Bar;
 use host::inputs::Inputs;
 use host::{Call, Heads, Kernel, Result, cpu};
 
-use crate::checks::{Fails, Output, agrees, expected_of, same_bits};
+use crate::checks::{Fails, Output, agrees, bars, close, expected_of, same_bits};
 use crate::gpu_or_skip::{gpu, say_paths_are_missing};
 
 /// Orders of threads that kernels are emulated in: ascending, and two random ones.
@@ -63,6 +63,18 @@ impl Path {
         }
     }
 
+    /// That `parts`, which it made of a prompt cut between chunks, are what it makes of the `whole`: bit for bit, on tensor
+    /// cores within a bar.
+    ///
+    /// # Errors
+    /// Where they are not.
+    pub fn same_across_cuts(self, heads: &Heads, whole: &Output, parts: &Output) -> Result<(), Fails> {
+        if self.kernel() == Some(Kernel::ChunkedTensor) {
+            return close(heads, whole, parts, &bars::CUT_ON_TENSOR_CORES);
+        }
+        same_bits(heads, whole, parts)
+    }
+
     /// Whether it is one of the kernels that go token by token, which all have the same bits.
     #[must_use]
     pub fn is_recurrent_kernel(self) -> bool {
@@ -86,20 +98,16 @@ impl Path {
     }
 }
 
-/// The kernels that are chosen unasked. The one on tensor cores is not: its bits depend on what stands beside a number, and
-/// beside a much larger state values are lost. Its own tests hold it to its bars.
-const KERNELS: [Kernel; 4] = [Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn, Kernel::Chunked, Kernel::Decode];
-
-/// Every path of this machine: both of the CPU, every kernel that is chosen unasked in the emulator, every kernel on the GPU if there is one.
+/// Every path of this machine: both of the CPU, every kernel in the emulator, every kernel on the GPU if there is one.
 ///
 /// # Panics
 /// As [`gpu`].
 #[must_use]
 pub fn every_path() -> Vec<Path> {
     let mut paths = Vec::from(cpu::Path::ALL.map(Path::Cpu));
-    paths.extend(KERNELS.map(Path::Emulated));
+    paths.extend(Kernel::ALL.map(Path::Emulated));
     match gpu() {
-        Some(_) => paths.extend(KERNELS.map(Path::Cuda)),
+        Some(_) => paths.extend(Kernel::ALL.map(Path::Cuda)),
         None => say_paths_are_missing(),
     }
     paths

@@ -1,5 +1,5 @@
 //! One long call against several that hand the state on, no tokens, no state (cases 9, 14, 17): bit for bit; a
-//! chunked path where the calls end between chunks.
+//! chunked path where the calls end between chunks, the one on tensor cores within a bar.
 #![forbid(unsafe_code)]
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ fn slices(tokens: usize, length: usize) -> impl Iterator<Item = Range<usize>> {
     (0..tokens).step_by(length).map(move |start| start..(start + length).min(tokens))
 }
 
-/// What the parts of a prompt have to be: the whole, bit for bit, or within the bar of float64 where chunks were cut.
+/// What the parts of a prompt have to be: the whole, or within the bar of float64 where chunks were cut.
 struct Whole<'a> {
     inputs: &'a Inputs,
     path: Path,
@@ -46,7 +46,7 @@ impl<'a> Whole<'a> {
         let at_chunks = parts.iter().all(|part| part.start.is_multiple_of(CHUNK));
         let output = run_parts(self.inputs, parts.into_iter().map(|part| (self.path, part)));
         if at_chunks || !self.path.is_chunked() {
-            same_bits(&self.inputs.heads, &self.output, &output)
+            self.path.same_across_cuts(&self.inputs.heads, &self.output, &output)
         } else {
             agrees(&self.inputs.heads, self.expected, &output, &bars::SEQUENTIAL)
         }

@@ -29,10 +29,11 @@ pub struct Launch {
 /// # Errors
 /// [`Error::Refused`] where the forced kernel, or every kernel, cannot run.
 pub(crate) fn choose(card: &Card, problem: &Problem, pointers: &Pointers, policy: &Policy) -> Result<Launch> {
-    let card = Card { capability: policy.emulate_capability.unwrap_or(card.capability), ..*card };
+    let card = policy.passing(card);
     let candidates: &[Kernel] = match &policy.path {
-        // Not `ChunkedTensor`: it loses what is 2^20 times smaller than a state that the same chunk forgets.
-        PathChoice::Auto => &[Kernel::Chunked, Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn],
+        PathChoice::Auto => {
+            &[Kernel::ChunkedTensor, Kernel::Chunked, Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn]
+        }
         PathChoice::Recurrent => &Kernel::RECURRENT,
         PathChoice::Forced(kernel) => core::slice::from_ref(kernel),
     };
@@ -109,34 +110,41 @@ pub(crate) fn cut(
 /// # Errors
 /// The first reason against it.
 fn prefer(kernel: Kernel, card: &Card, problem: &Problem, policy: &Policy) -> Result<(), Reason> {
-    match kernel {
-        Kernel::RecurrentByKeyHead if !policy.by_key_head => Err(Reason::SwitchedOff { kernel: kernel.name() }),
-        Kernel::RecurrentByKeyHead | Kernel::RecurrentByColumn | Kernel::Decode => Ok(()),
-        Kernel::Chunked | Kernel::ChunkedTensor => {
-            let (tokens, min) = (problem.tokens, policy.min_chunked_tokens);
-            if tokens < min {
-                return Err(Reason::FewTokens { tokens, min });
-            }
-            let (have, need) =
-                (card.multiprocessors, Form::of(kernel).map_or(0, |form| form.scan_blocks(&problem.heads)));
-            if policy.one_wave && have < need {
-                return Err(Reason::FewMultiprocessors { have, need });
-            }
-            Ok(())
-        }
+    let Some(form) = Form::of(kernel) else {
+        let is_off = kernel == Kernel::RecurrentByKeyHead && !policy.by_key_head;
+        return if is_off { Err(Reason::SwitchedOff { kernel: kernel.name() }) } else { Ok(()) };
+    };
+    let tokens = problem.tokens;
+    let min = match form {
+        Form::Plain => policy.min_chunked_tokens,
+        Form::Tensor => policy.min_tensor_tokens,
+    };
+    if tokens < min {
+        return Err(Reason::FewTokens { tokens, min });
     }
+    let (have, need) = (card.multiprocessors, form.multiprocessors(&problem.heads));
+    if policy.enough_multiprocessors && have < need {
+        return Err(Reason::FewMultiprocessors { have, need });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::heads::HeadMap;
+    use kernels_gpu::kernels::chunk_tensor::scratch_len as tensor_scratch_len;
 
     const H200: Card = Card::new(90, 132, 232_448);
     const RTX_5090: Card = Card::new(120, 170, 101_376);
     const RTX_4090: Card = Card::new(89, 128, 101_376);
     const RTX_3090: Card = Card::new(86, 82, 101_376);
     const T4: Card = Card::new(75, 40, 65_536);
+
+    /// The smallest that the kernels by chunks are for.
+    const fn small(multiprocessors: u32) -> Card {
+        Card::new(80, multiprocessors, 101_376)
+    }
 
     fn problem(key_heads: usize, value_heads: usize, tokens: usize) -> Problem {
         let heads = Heads::new(key_heads, value_heads, HeadMap::Grouped).unwrap();
@@ -169,34 +177,42 @@ mod tests {
 
     #[test]
     fn the_policy_as_a_table() {
-        use Kernel::{Chunked, RecurrentByColumn, RecurrentByKeyHead};
+        use Kernel::{Chunked, ChunkedTensor, RecurrentByColumn, RecurrentByKeyHead};
         let auto = Policy::default();
-        let two = Policy { one_wave: false, ..Policy::default() };
+        let two = Policy { enough_multiprocessors: false, ..Policy::default() };
+        // What is left of the scratch keeps the path on tensor cores from its one chunk, and not the one in 32-bit floats.
+        let tight = Policy { max_scratch_bytes: 600_000, ..Policy::default() };
+        let tight_two = Policy { enough_multiprocessors: false, ..tight.clone() };
         let off = Policy::with_path(PathChoice::Recurrent);
         let column = Policy { by_key_head: false, ..off.clone() };
         let old = Policy { emulate_capability: Some(75), ..Policy::default() };
-        let blocks = Form::Plain.scan_blocks(&problem(16, 48, 1).heads);
+        let scratch = Reason::ScratchLimit { need: 2 * 4 * tensor_scratch_len(32, 16, 48), limit: 600_000 };
+        let sequential = Reason::FewTokens { tokens: 63, min: 64 };
+        let few = |have, need| Reason::FewMultiprocessors { have, need };
         for (card, heads, tokens, policy, kernel, reason) in [
-            (H200, (16, 48), 2048, &auto, Chunked, Reason::Selected),
-            (H200, (16, 48), 128, &auto, Chunked, Reason::Selected),
-            (H200, (16, 48), 127, &auto, RecurrentByKeyHead, Reason::FewTokens { tokens: 127, min: 128 }),
-            (H200, (16, 48), 0, &auto, RecurrentByKeyHead, Reason::FewTokens { tokens: 0, min: 128 }),
+            (H200, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (H200, (16, 48), 64, &auto, ChunkedTensor, Reason::Selected),
+            (H200, (16, 48), 63, &auto, RecurrentByKeyHead, sequential),
+            (H200, (16, 48), 63, &two, RecurrentByKeyHead, sequential),
+            (H200, (16, 48), 0, &auto, RecurrentByKeyHead, Reason::FewTokens { tokens: 0, min: 64 }),
             (H200, (16, 48), 2048, &off, RecurrentByKeyHead, Reason::Selected),
             (H200, (16, 48), 2048, &column, RecurrentByColumn, Reason::SwitchedOff { kernel: "recurrent_by_key_head" }),
             (H200, (16, 48), 2048, &old, RecurrentByColumn, Reason::Capability { have: 75, need: 80 }),
             (H200, (16, 80), 2048, &auto, RecurrentByColumn, Reason::HeadRatio { ratio: 5, most: 4 }),
-            (RTX_5090, (16, 48), 2048, &auto, Chunked, Reason::Selected),
-            (RTX_4090, (16, 48), 2048, &auto, Chunked, Reason::Selected),
-            (
-                RTX_3090,
-                (16, 48),
-                2048,
-                &auto,
-                RecurrentByKeyHead,
-                Reason::FewMultiprocessors { have: 82, need: blocks },
-            ),
-            (RTX_3090, (16, 48), 2048, &two, Chunked, Reason::Selected),
-            (RTX_3090, (8, 24), 2048, &auto, Chunked, Reason::Selected),
+            (RTX_5090, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (RTX_4090, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (RTX_3090, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            // Three waves of 96 blocks.
+            (small(32), (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (small(31), (16, 48), 2048, &auto, RecurrentByKeyHead, few(31, 32)),
+            (small(31), (16, 48), 2048, &two, ChunkedTensor, Reason::Selected),
+            (small(31), (16, 32), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (H200, (16, 48), 2048, &tight, Chunked, scratch),
+            (H200, (16, 48), 127, &tight, RecurrentByKeyHead, scratch),
+            (RTX_4090, (16, 48), 2048, &tight, Chunked, scratch),
+            (RTX_3090, (16, 48), 2048, &tight, RecurrentByKeyHead, scratch),
+            (RTX_3090, (16, 48), 2048, &tight_two, Chunked, scratch),
+            (RTX_3090, (8, 24), 2048, &auto, ChunkedTensor, Reason::Selected),
             (T4, (16, 48), 2048, &two, RecurrentByColumn, Reason::Capability { have: 75, need: 80 }),
         ] {
             let problem = problem(heads.0, heads.1, tokens);
@@ -207,18 +223,18 @@ mod tests {
     #[test]
     fn shared_memory_decides_between_the_chunked_path_and_the_others() {
         let problem = problem(16, 48, 2048);
-        let need = Form::Plain.shared_bytes(3);
+        let need = Form::Tensor.shared_bytes(3);
         for (have, kernel) in [
             (49_152, Kernel::RecurrentByKeyHead),
             (65_536, Kernel::RecurrentByKeyHead),
-            (101_376, Kernel::Chunked),
-            (166_912, Kernel::Chunked),
-            (232_448, Kernel::Chunked),
+            (101_376, Kernel::ChunkedTensor),
+            (166_912, Kernel::ChunkedTensor),
+            (232_448, Kernel::ChunkedTensor),
         ] {
             let card = Card { shared_bytes_optin: have, ..H200 };
             let (chosen, reason) = chosen(&card, &problem, &Policy::default());
             assert_eq!(chosen, kernel, "{have}");
-            if chosen != Kernel::Chunked {
+            if chosen != Kernel::ChunkedTensor {
                 assert_eq!(reason, Reason::SharedMemory { have, need });
             }
         }
@@ -226,14 +242,16 @@ mod tests {
 
     #[test]
     fn a_forced_kernel_that_cannot_run_is_an_error_with_the_reason() {
-        for kernel in [Kernel::Chunked, Kernel::RecurrentByKeyHead] {
+        for kernel in [Kernel::ChunkedTensor, Kernel::Chunked, Kernel::RecurrentByKeyHead] {
             let forced = Policy::with_path(PathChoice::Forced(kernel));
             let error = choose(&T4, &problem(16, 48, 5), &pointers(), &forced).unwrap_err().to_string();
             assert!(error.contains(kernel.name()) && error.contains("7.5") && error.contains("8.0"), "{error}");
         }
         // Thresholds are preferences: a forced kernel runs below them.
-        let forced = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
-        assert_eq!(chosen(&RTX_3090, &problem(16, 48, 1), &forced), (Kernel::Chunked, Reason::Forced));
+        for kernel in [Kernel::ChunkedTensor, Kernel::Chunked] {
+            let forced = Policy::with_path(PathChoice::Forced(kernel));
+            assert_eq!(chosen(&small(1), &problem(16, 48, 1), &forced), (kernel, Reason::Forced));
+        }
     }
 
     #[test]
@@ -241,10 +259,13 @@ mod tests {
         let odd = Pointers { v: Global::new(260 as *const f32), ..pointers() };
         let launch = choose(&H200, &problem(16, 48, 500), &odd, &Policy::default()).unwrap();
         assert_eq!((launch.kernel, launch.reason), (Kernel::RecurrentByColumn, Reason::Unaligned { argument: "v" }));
-        // Only the chunked path writes its output sixteen bytes at a time.
+        // Only the chunked path in 32-bit floats writes its output sixteen bytes at a time.
         let odd = Pointers { out: GlobalMut::new(260 as *mut f32), ..pointers() };
         let launch = choose(&H200, &problem(16, 48, 500), &odd, &Policy::default()).unwrap();
-        assert_eq!((launch.kernel, launch.reason), (Kernel::RecurrentByKeyHead, Reason::Unaligned { argument: "out" }));
+        assert_eq!((launch.kernel, launch.reason), (Kernel::ChunkedTensor, Reason::Selected));
+        let forced = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
+        let refused = choose(&H200, &problem(16, 48, 500), &odd, &forced);
+        assert!(matches!(refused, Err(Error::Refused { reason: Reason::Unaligned { argument: "out" }, .. })));
     }
 
     #[test]
@@ -254,11 +275,12 @@ mod tests {
             choose(&H200, problem, &pointers(), &Policy { max_scratch_bytes: limit, ..Policy::default() }).unwrap()
         };
         let whole = plan(&short, usize::MAX);
-        assert_eq!(whole.launches, 2);
+        assert_eq!(whole.launches, 3);
         let long_plan = plan(&long, usize::MAX);
-        assert_eq!((long_plan.scratch_bytes, long_plan.launches), (whole.scratch_bytes, 32));
+        // Two segments take turns.
+        assert_eq!((long_plan.scratch_bytes, long_plan.launches), (2 * whole.scratch_bytes, 48));
         let limited = plan(&long, whole.scratch_bytes / 2);
-        assert_eq!((limited.kernel, limited.launches), (Kernel::Chunked, 64));
+        assert_eq!((limited.kernel, limited.launches), (Kernel::ChunkedTensor, 192));
         assert!(limited.scratch_bytes <= whole.scratch_bytes / 2);
         let refused = plan(&long, 1000);
         assert_eq!(refused.kernel, Kernel::RecurrentByKeyHead);

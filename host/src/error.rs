@@ -210,12 +210,12 @@ pub enum Reason {
         /// The policy's threshold.
         min: usize,
     },
-    /// Its blocks would not all run at once.
-    #[error("{need} blocks, each of which walks every chunk, on {have} multiprocessors")]
+    /// Too few multiprocessors for its blocks, each of which walks the whole prompt.
+    #[error("{have} multiprocessors; from {need} on it is faster")]
     FewMultiprocessors {
         /// The card's multiprocessors.
         have: u32,
-        /// The blocks.
+        /// The fewest that it is chosen on.
         need: u32,
     },
     /// A block needs more shared memory than the card gives.

@@ -23,12 +23,15 @@ pub enum Kernel {
     RecurrentByKeyHead,
     /// A block carries columns of one value head: any card from sm_75, any alignment, any number of value heads.
     RecurrentByColumn,
-    /// Two kernels in turn over segments of the prompt, `chunk_prep` and `chunk_scan`: sm_80 and newer, 16-byte aligned rows,
-    /// at most four value heads per key head, scratch.
+    /// Two kernels in turn over segments of the prompt, `chunk_prep` and `chunk_scan`, in 32-bit floats: sm_80 and newer,
+    /// 16-byte aligned rows, at most four value heads per key head, scratch.
     Chunked,
-    /// Only where it is asked for by name. The same on tensor cores, `chunk_prep_tensor` and `chunk_scan_tensor`, with `chunk_fallback` for value heads out of
-    /// their range; more scratch. Values and state of 16 columns share one power of two, so that beside a state 2^20 times as
-    /// large values are lost for the rest of the chunk, also where that state is forgotten in it; bits depend on neighbours.
+    /// The same on tensor cores, every number as a pair of 16-bit floats: `chunk_prep_tensor`, then `chunk_scan_tensor` or, on
+    /// Hopper, `chunk_scan_warpgroup`, then `chunk_fallback` for value heads out of their range, token by token. More scratch;
+    /// out may be anywhere. In each chunk of 32 tokens a column of the state, and the column's values, have one power of two, so
+    /// that no column's bits depend on another. Beside a state or a value a thousand times as large numbers of the column lose
+    /// bits in that chunk, and beside one 2^38 times as large they are lost, also where that state is forgotten in it; a
+    /// token's last bits depend on those after it in its chunk.
     ChunkedTensor,
     /// A whole batch of sequences token by token in one launch, with everything that a call may ask for: any element type,
     /// norm, gates, layout and table of slots. Any card from sm_75. The same bits as the others that go token by token.

@@ -11,6 +11,7 @@
 #[doc = include_str!("../../docs/adopt.md")]
 struct Adopt;
 
+mod batches;
 mod call;
 pub mod compare;
 mod copies;

@@ -100,6 +100,23 @@ pub(crate) fn sequence(request: &Request<'_>, index: usize) -> (Problem, Pointer
     of(request, &Piece { sequence: index, first: 0, tokens, from: Held::Caller, to: Held::Caller })
 }
 
+/// Where the tensors of the whole call are.
+pub(crate) fn whole(request: &Request<'_>) -> Pointers {
+    let [g, beta] = request.gates.tensors();
+    let at = |tensor: &Tensor| tensor.place.address as *const f32;
+    let state = |pool: Option<Pool>| pool.map_or(0, |pool| pool.place.address);
+    Pointers {
+        q: Global::new(at(&request.q)),
+        k: Global::new(at(&request.k)),
+        v: Global::new(at(&request.v)),
+        g: Global::new(at(g)),
+        beta: Global::new(at(beta)),
+        out: GlobalMut::new(at(&request.out).cast_mut()),
+        initial_state: Global::new(state(request.initial) as *const f32),
+        final_state: GlobalMut::new(state(request.last) as *mut f32),
+    }
+}
+
 /// A piece as a problem of its own, as [`sequence`].
 pub(crate) fn of(request: &Request<'_>, piece: &Piece) -> (Problem, Pointers) {
     let [g, beta] = request.gates.tensors();

@@ -49,7 +49,7 @@ impl Card {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathChoice {
-    /// The fastest that can run and is right on every input; the reason against the first choice is in the launch.
+    /// The fastest that can run; the reason against the first choice is in the launch.
     #[default]
     Auto,
     /// Token by token, by whichever kernel can run: the same bits on every card.
@@ -58,20 +58,31 @@ pub enum PathChoice {
     Forced(Kernel),
 }
 
+/// Where the chunked path on tensor cores is as fast as the kernel by key head: on an H200 at 16/48 heads 24.1 against 23.9
+/// us at 64 tokens, 21.4 against 16.2 at 32, 27 against 39 at 128.
+const TENSOR_TOKENS: usize = 64;
+
+/// Where the one in 32-bit floats is: there 39.0 against 39.3 us at 128 tokens, 33.5 against 31.6 at 96
+/// (`host/results/2026-11-29-h200`).
+const CHUNKED_TOKENS: usize = 128;
+
 /// How to choose. The default is [`PathChoice::Auto`] with the thresholds that were measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Policy {
     /// Which path.
     pub path: PathChoice,
-    /// The fewest tokens that the chunked path is chosen for.
+    /// The fewest tokens that the chunked path on tensor cores is chosen for.
+    pub min_tensor_tokens: usize,
+    /// The fewest that the chunked path in 32-bit floats is chosen for, and that sequences of a batch go one after the other
+    /// for.
     pub min_chunked_tokens: usize,
-    /// Whether the chunked path is chosen only where all its blocks run at once. Each walks every chunk, so a second wave
-    /// doubles the time.
-    pub one_wave: bool,
+    /// Whether a chunked path is chosen only where the card has multiprocessors enough for it: as many as blocks for the one
+    /// in 32-bit floats, a third as many for the one on tensor cores.
+    pub enough_multiprocessors: bool,
     /// Whether the kernel by key head may be chosen.
     pub by_key_head: bool,
-    /// The most scratch that the chunked path takes, in bytes; longer prompts go through it in turns.
+    /// The most scratch that a chunked path takes, in bytes; longer prompts go through it in turns.
     pub max_scratch_bytes: usize,
     /// Pass for this compute capability, times ten, in every choice.
     pub emulate_capability: Option<u32>,
@@ -84,8 +95,9 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             path: PathChoice::Auto,
-            min_chunked_tokens: 128,
-            one_wave: true,
+            min_tensor_tokens: TENSOR_TOKENS,
+            min_chunked_tokens: CHUNKED_TOKENS,
+            enough_multiprocessors: true,
             by_key_head: true,
             max_scratch_bytes: usize::MAX,
             emulate_capability: None,
@@ -101,8 +113,13 @@ impl Policy {
         Self { path, ..Self::default() }
     }
 
-    /// The engine's switches: `STRATA_GDN_CHUNKED` (unset or 0: token by token, bit for bit; 1: the chunked path where it is
-    /// the faster one; 2: also on cards that do not run all its blocks at once), `STRATA_GDN_KEYHEAD` (0: the kernel by
+    /// `card` with the compute capability that it passes for.
+    pub(crate) fn passing(&self, card: &Card) -> Card {
+        Card { capability: self.emulate_capability.unwrap_or(card.capability), ..*card }
+    }
+
+    /// The engine's switches: `STRATA_GDN_CHUNKED` (unset or 0: token by token, bit for bit; 1: a chunked path where it is
+    /// the faster one; 2: also on cards with fewer multiprocessors than it asks for), `STRATA_GDN_KEYHEAD` (0: the kernel by
     /// column), `STRATA_EMULATE_CC` (pass for that compute capability, times ten), `STRATA_PREFILL_TIMING` (1: the time of
     /// each phase).
     ///
@@ -117,7 +134,7 @@ impl Policy {
         let invalid = |name, value, expected| Error::Environment { name, value, expected };
         let mut policy = Self::default();
         let name = "STRATA_GDN_CHUNKED";
-        (policy.path, policy.one_wave) = match variable(name).as_deref() {
+        (policy.path, policy.enough_multiprocessors) = match variable(name).as_deref() {
             None | Some("" | "0") => (PathChoice::Recurrent, true),
             Some("1") => (PathChoice::Auto, true),
             Some("2") => (PathChoice::Auto, false),
@@ -194,7 +211,7 @@ mod tests {
     fn switches() {
         assert_eq!(of(&[("STRATA_GDN_CHUNKED", "1")]).unwrap(), Policy::default());
         let two = of(&[("STRATA_GDN_CHUNKED", "2")]).unwrap();
-        assert_eq!((two.path, two.one_wave), (PathChoice::Auto, false));
+        assert_eq!((two.path, two.enough_multiprocessors), (PathChoice::Auto, false));
         assert!(!of(&[("STRATA_GDN_KEYHEAD", "0")]).unwrap().by_key_head);
         assert!(of(&[("STRATA_PREFILL_TIMING", "1")]).unwrap().timing);
         assert_eq!(of(&[("STRATA_EMULATE_CC", "75")]).unwrap().emulate_capability, Some(75));

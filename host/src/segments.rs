@@ -8,7 +8,8 @@ use cuda_std::kernel::{Architecture, Entry};
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::chunk::{Args, CHUNK, scratch_len};
 use kernels_gpu::kernels::{
-    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, chunk_scan_warpgroup, chunk_tensor,
+    chunk_fallback, chunk_prep, chunk_prep_hopper, chunk_prep_tensor, chunk_scan, chunk_scan_tensor,
+    chunk_scan_warpgroup, chunk_tensor,
 };
 use kernels_gpu::shape::{GROUPED, TILED};
 
@@ -48,13 +49,30 @@ impl Form {
             Self::Plain => chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1].shared_bytes,
             Self::Tensor => chunk_scan_tensor::KERNEL.entries[0].shared_bytes,
         };
-        scan.max(self.prep_entry(values_per_key).shared_bytes)
+        scan.max(self.prep_entry(values_per_key, false).shared_bytes)
     }
 
-    /// Blocks of the scan.
-    pub fn scan_blocks(self, heads: &Heads) -> u32 {
+    /// The fewest multiprocessors that it is worth taking on. Each block of the scan walks every chunk, so that one more wave
+    /// of them takes as long as the first.
+    ///
+    /// In 32-bit floats that loses, so that there has to be a multiprocessor for each block. On tensor cores it does not, since
+    /// the kernels that go token by token have waves of their own: an H200 whose other multiprocessors were held took at 16/48
+    /// heads and 2,048 tokens, in microseconds (`host bench --multiprocessors 40,82,108,all`, an earlier scan on tensor cores):
+    /// ```text
+    ///   multiprocessors    on tensor cores, 96 blocks    32-bit floats, 128    by key head, 128
+    ///   40                 609                           1,451                 1,641
+    ///   82                 373                           736                   835
+    ///   108                251                           724                   833
+    ///   132                236                           383                   499
+    /// ```
+    /// Beyond three waves nothing has been measured.
+    pub fn multiprocessors(self, heads: &Heads) -> u32 {
         let [x, y] = self.scan_grid(heads);
-        x * y
+        let most_waves = match self {
+            Self::Plain => 1,
+            Self::Tensor => 3,
+        };
+        (x * y).div_ceil(most_waves)
     }
 
     /// The launches of a segment, by name.
@@ -65,11 +83,20 @@ impl Form {
         }
     }
 
-    fn prep_entry(self, values_per_key: usize) -> &'static Entry<Args> {
-        match self {
-            Self::Plain => &chunk_prep::KERNEL.entries[values_per_key - 1],
-            Self::Tensor => &chunk_prep_tensor::KERNEL.entries[values_per_key - 1],
-        }
+    pub fn prep_entry(self, values_per_key: usize, is_hopper: bool) -> &'static Entry<Args> {
+        let entries = match self {
+            Self::Plain => chunk_prep::KERNEL.entries,
+            Self::Tensor if is_hopper => chunk_prep_hopper::KERNEL.entries,
+            Self::Tensor => chunk_prep_tensor::KERNEL.entries,
+        };
+        &entries[values_per_key - 1]
+    }
+
+    /// Whether the scan is Hopper's, which starts before chunk prep has ended.
+    pub fn is_hopper(self, card: &Card) -> bool {
+        let warpgroup = &chunk_scan_warpgroup::KERNEL;
+        let fits = warpgroup.entries[0].shared_bytes <= card.shared_bytes_optin;
+        self == Self::Tensor && fits && card.require(warpgroup.architecture).is_ok()
     }
 
     fn prep_grid(self, tokens: usize, num_k_heads: u32) -> [u32; 2] {
@@ -80,15 +107,16 @@ impl Form {
     }
 
     /// The fastest that `card` can run.
-    fn scan_entry(self, values_per_key: usize, card: &Card) -> &'static Entry<Args> {
+    pub fn scan_entry(self, values_per_key: usize, card: &Card) -> &'static Entry<Args> {
         match self {
             Self::Plain => &chunk_scan::KERNEL.entries[chunk_scan::values_per_block(values_per_key) - 1],
             Self::Tensor => {
+                if self.is_hopper(card) {
+                    return &chunk_scan_warpgroup::KERNEL.entries[0];
+                }
                 let entries = chunk_scan_tensor::KERNEL.entries;
-                let warpgroup = &chunk_scan_warpgroup::KERNEL;
-                let hopper = warpgroup.entries.iter().filter(|_| card.require(warpgroup.architecture).is_ok());
                 let fits = |entry: &&Entry<Args>| entry.shared_bytes <= card.shared_bytes_optin;
-                hopper.chain(entries.iter().rev()).find(fits).unwrap_or(&entries[0])
+                entries.iter().rev().find(fits).unwrap_or(&entries[0])
             }
         }
     }
@@ -96,12 +124,12 @@ impl Form {
     fn scan_grid(self, heads: &Heads) -> [u32; 2] {
         match self {
             Self::Plain => chunk_scan::grid(heads.num_k_heads as u32, heads.values_per_key()),
-            Self::Tensor => chunk_scan_tensor::grid(heads.num_v_heads as u32),
+            Self::Tensor => chunk_scan_tensor::grid(heads.num_v_heads as u32, 1),
         }
     }
 
     /// Floats of scratch of a segment.
-    fn scratch_len(self, tokens: usize, heads: &Heads) -> usize {
+    pub fn scratch_len(self, tokens: usize, heads: &Heads) -> usize {
         match self {
             Self::Plain => scratch_len(tokens, heads.num_v_heads),
             Self::Tensor => chunk_tensor::scratch_len(tokens, heads.num_k_heads, heads.num_v_heads),
@@ -116,9 +144,12 @@ pub(crate) struct Segments {
     tokens: usize,
     /// Tokens of every segment but the last, a multiple of the chunk.
     segment_tokens: usize,
+    /// From a segment's scratch to the next one's, in floats: those of the form on tensor cores take turns, so that chunk prep
+    /// of the next segment may run while this one's is read.
+    stride: usize,
     /// Where in the scratch, in floats, the state stands between segments; None where it stands in the final state.
     carry: Option<usize>,
-    /// Scratch of the longest segment, and of the state between segments.
+    /// Scratch of the longest segments, and of the state between segments.
     pub scratch_bytes: usize,
 }
 
@@ -136,22 +167,28 @@ impl Segments {
         let whole = problem.tokens.div_ceil(CHUNK);
         let longest = whole.min(SEGMENT_TOKENS / CHUNK);
         if longest == whole && bytes(floats(whole * CHUNK)) <= limit {
-            return Ok(Self::of(form, problem.tokens, whole * CHUNK, None, bytes(floats(whole * CHUNK))));
+            let (segment_tokens, scratch_bytes) = (whole * CHUNK, bytes(floats(whole * CHUNK)));
+            return Ok(Self { form, tokens: problem.tokens, segment_tokens, stride: 0, carry: None, scratch_bytes });
         }
         // Several segments. A state that is dropped at the end has to stand somewhere in between.
         let state = problem.state.elements(&problem.heads);
         let carried = if final_state { 0 } else { state };
-        let chunks = (limit.saturating_sub(bytes(carried)) / bytes(floats(CHUNK))).min(longest);
+        let turns = if form == Form::Tensor { 2 } else { 1 };
+        let chunks = (limit.saturating_sub(bytes(carried)) / (turns * bytes(floats(CHUNK)))).min(longest);
         if chunks == 0 {
-            return Err(Reason::ScratchLimit { need: bytes(floats(CHUNK) + carried), limit });
+            return Err(Reason::ScratchLimit { need: bytes(turns * floats(CHUNK) + carried), limit });
         }
-        let segment = floats(chunks * CHUNK);
-        let carry = (!final_state).then_some(segment);
-        Ok(Self::of(form, problem.tokens, chunks * CHUNK, carry, bytes(segment + carried)))
-    }
-
-    fn of(form: Form, tokens: usize, segment_tokens: usize, carry: Option<usize>, scratch_bytes: usize) -> Self {
-        Self { form, tokens, segment_tokens, carry, scratch_bytes }
+        // Each on 16 bytes.
+        let stride = floats(chunks * CHUNK).next_multiple_of(4);
+        let carry = (!final_state).then_some(turns * stride);
+        Ok(Self {
+            form,
+            tokens: problem.tokens,
+            segment_tokens: chunks * CHUNK,
+            stride: if turns > 1 { stride } else { 0 },
+            carry,
+            scratch_bytes: bytes(turns * stride + carried),
+        })
     }
 
     /// Kernels that are launched.
@@ -171,12 +208,15 @@ impl Segments {
         }
     }
 
-    /// First token and number of tokens of each.
-    fn iter(self) -> impl Iterator<Item = (usize, usize)> {
-        // Without tokens there is one segment, whose scan hands the state on.
-        (0..self.tokens.max(1))
-            .step_by(self.segment_tokens.max(1))
-            .map(move |first| (first, self.segment_tokens.min(self.tokens - first)))
+    /// How many there are: without tokens one, whose scan hands the state on.
+    pub fn count(self) -> usize {
+        self.tokens.div_ceil(self.segment_tokens.max(1)).max(1)
+    }
+
+    /// First token and number of tokens of one.
+    pub fn extent(self, index: usize) -> (usize, usize) {
+        let first = index * self.segment_tokens;
+        (first, self.segment_tokens.min(self.tokens - first))
     }
 }
 
@@ -186,6 +226,10 @@ pub(crate) struct Launch {
     pub entry: &'static Entry<Args>,
     pub grid: [u32; 2],
     pub args: Args,
+    /// Whether it may begin before the launch in front of it has ended.
+    pub follows_early: bool,
+    /// Which of the form's phases it is.
+    pub phase: usize,
 }
 
 /// Every launch of a problem on `card`, in order. `scratch` holds the longest segment's.
@@ -199,21 +243,44 @@ pub(crate) fn launches(
     let (problem, pointers) = (*problem, *pointers);
     let Heads { num_k_heads, num_v_heads, .. } = problem.heads;
     let (form, ratio) = (segments.form, problem.heads.values_per_key());
-    let scan_entry = form.scan_entry(ratio, card);
-    segments.iter().flat_map(move |(first, tokens)| {
-        let args = args(&problem, &segments.between(&pointers, scratch, first, tokens), scratch, first, tokens);
-        let prep = Launch { entry: form.prep_entry(ratio), grid: form.prep_grid(tokens, num_k_heads as u32), args };
-        let scan = Launch { entry: scan_entry, grid: form.scan_grid(&problem.heads), args };
-        let fallback =
-            Launch { entry: &chunk_fallback::KERNEL.entries[0], grid: chunk_fallback::grid(num_v_heads as u32), args };
-        let prep = (tokens > 0).then_some(prep);
-        let fallback = (tokens > 0 && form == Form::Tensor).then_some(fallback);
-        prep.into_iter().chain([scan]).chain(fallback)
+    let (scan_entry, is_hopper) = (form.scan_entry(ratio, card), form.is_hopper(card));
+    let launch = move |phase, entry, grid, index: usize, follows_early| {
+        let (first, tokens) = segments.extent(index);
+        let own = scratch.offset(index % 2 * segments.stride);
+        let args = args(&problem, &segments.between(&pointers, scratch, first, tokens), own, first, tokens);
+        Launch { entry, grid, args, follows_early, phase }
+    };
+    let prep = move |index: usize| {
+        let tokens = segments.extent(index).1;
+        let grid = form.prep_grid(tokens, num_k_heads as u32);
+        // On Hopper that of a later segment takes the multiprocessors that the scan in front of it leaves.
+        let follows_early = is_hopper && index > 0;
+        (tokens > 0).then(|| launch(0, form.prep_entry(ratio, is_hopper), grid, index, follows_early))
+    };
+    let scan_grid = form.scan_grid(&problem.heads);
+    (0..segments.count()).flat_map(move |index| {
+        let (is_first, is_last) = (index == 0, index + 1 == segments.count());
+        // On Hopper it waits for chunk prep itself, which is in front of the first one.
+        let follows_early = is_hopper && is_first && problem.tokens > 0;
+        let scan = launch(1, scan_entry, scan_grid, index, follows_early);
+        let fallback = (form == Form::Tensor && problem.tokens > 0).then(|| {
+            let grid = chunk_fallback::grid(num_v_heads as u32, 1);
+            launch(2, &chunk_fallback::KERNEL.entries[0], grid, index, false)
+        });
+        let first = is_first.then(|| prep(0)).flatten();
+        let next = (!is_last).then(|| prep(index + 1)).flatten();
+        first.into_iter().chain([scan]).chain(next).chain(fallback)
     })
 }
 
 /// The arguments of a segment of `tokens` from `first` on.
-fn args(problem: &Problem, pointers: &Pointers, scratch: GlobalMut<f32>, first: usize, tokens: usize) -> Args {
+pub(crate) fn args(
+    problem: &Problem,
+    pointers: &Pointers,
+    scratch: GlobalMut<f32>,
+    first: usize,
+    tokens: usize,
+) -> Args {
     let Problem { heads, scale, q, k, v, g, beta, out, state, .. } = *problem;
     Args {
         q: pointers.q.offset(first * q.token),
@@ -239,6 +306,19 @@ fn args(problem: &Problem, pointers: &Pointers, scratch: GlobalMut<f32>, first: 
         state_head_stride: state.head,
         state_row_stride: state.row,
         scratch,
+        q_batch_stride: 0,
+        k_batch_stride: 0,
+        v_batch_stride: 0,
+        g_batch_stride: 0,
+        beta_batch_stride: 0,
+        out_batch_stride: 0,
+        initial_state_stride: 0,
+        final_state_stride: 0,
+        kept_states: GlobalMut::new(core::ptr::null_mut()),
+        kept_state_stride: 0,
+        parts: Global::new(core::ptr::null()),
+        num_parts: 0,
+        chunks: tokens.div_ceil(CHUNK) as u32,
         scale,
         tokens: u32::try_from(tokens).expect("a segment is short"),
         num_key_heads: heads.num_k_heads as u32,

@@ -1,5 +1,6 @@
 //! A call as launches: which kernel it takes, and every launch in order, whoever carries them out.
 #![forbid(unsafe_code)]
+use crate::batches::Batches;
 use crate::decode;
 use crate::dispatch::{self, Launch};
 use crate::error::{Error, Reason, Result};
@@ -28,7 +29,7 @@ pub(crate) enum Step {
 
 /// Which kernel a call takes, with the reason. `request` is valid.
 ///
-/// Sequences of f32 that nothing special is asked of go one after the other, each by the kernel that it would take alone; short
+/// Sequences of f32 that nothing special is asked of go each by the kernel that it would take alone, on tensor cores together; short
 /// ones of a batch, and every other call, go through the general kernel together.
 ///
 /// # Errors
@@ -39,16 +40,16 @@ pub(crate) fn choose(card: &Card, request: &Request<'_>, policy: &Policy) -> Res
         PathChoice::Forced(Kernel::Decode) => Reason::Forced,
         PathChoice::Forced(kernel) => {
             plain::require(request).map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
-            return one_after_the_other(card, request, policy);
+            return by_sequences(card, request, policy);
         }
-        _ => match plain::require(request).and_then(|()| prefer_one_after_the_other(request, policy)) {
-            Ok(()) => return one_after_the_other(card, request, policy),
+        _ => match plain::require(request).and_then(|()| prefer_sequences(request, policy)) {
+            Ok(()) => return by_sequences(card, request, policy),
             Err(reason) => reason,
         },
     };
-    let card = Card { capability: policy.emulate_capability.unwrap_or(card.capability), ..*card };
     let kernel = Kernel::Decode;
-    decode::require(&card, request).map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
+    decode::require(&policy.passing(card), request)
+        .map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
     let words = table(request).map_or(0, <[u32]>::len);
     let launches = match request.sequences.count() {
         0 => 0,
@@ -62,7 +63,7 @@ pub(crate) fn choose(card: &Card, request: &Request<'_>, policy: &Policy) -> Res
 ///
 /// # Errors
 /// The reason against it.
-fn prefer_one_after_the_other(request: &Request<'_>, policy: &Policy) -> Result<(), Reason> {
+fn prefer_sequences(request: &Request<'_>, policy: &Policy) -> Result<(), Reason> {
     let (sequences, tokens) = (request.sequences.count(), request.sequences.longest());
     if sequences > 1 && tokens < policy.min_chunked_tokens && request.every.is_none() {
         return Err(Reason::ShortSequences { sequences, tokens });
@@ -89,31 +90,74 @@ fn pieces(request: &Request<'_>) -> impl Iterator<Item = plain::Piece> {
     })
 }
 
+/// How a plain call is carried out: each sequence by the kernel that it would take alone.
+struct Plan {
+    /// What the longest sequence takes.
+    longest: Option<Launch>,
+    /// Sequences that go through launches of their own, and their kernels.
+    apart: Vec<(usize, Kernel)>,
+    /// Those that go on tensor cores together.
+    together: Option<Batches>,
+}
+
+impl Plan {
+    /// # Errors
+    /// [`Error::Refused`] where no kernel takes one of the sequences.
+    fn of(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Self> {
+        let mut chosen = Vec::new();
+        for index in 0..request.sequences.count() {
+            let (problem, pointers) = plain::sequence(request, index);
+            chosen.push((problem.tokens, dispatch::choose(card, &problem, &pointers, policy)?));
+        }
+        // The first of the longest.
+        let longest = chosen.iter().rev().max_by_key(|(tokens, _)| *tokens).map(|&(_, launch)| launch);
+        let on_tensor_cores = |index: &usize| chosen[*index].1.kernel == Kernel::ChunkedTensor;
+        let candidates: Vec<usize> = (0..chosen.len()).filter(on_tensor_cores).collect();
+        // A limit that is too little for common launches is enough for one sequence after the other.
+        let together = (candidates.len() > 1 && request.every.is_none())
+            .then(|| Batches::of(request, &candidates, policy.max_scratch_bytes).ok())
+            .flatten();
+        let is_apart = |index: &usize| together.is_none() || !on_tensor_cores(index);
+        let apart = (0..chosen.len()).filter(is_apart).map(|index| (index, chosen[index].1.kernel)).collect();
+        Ok(Self { longest, apart, together })
+    }
+
+    fn steps(
+        &self,
+        card: &Card,
+        request: &Request<'_>,
+        policy: &Policy,
+        scratch: GlobalMut<f32>,
+        mut carry_out: impl FnMut(Step) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(together) = &self.together {
+            together.steps(card, request, scratch, &mut carry_out)?;
+        }
+        let mut kept = 0;
+        for &(index, kernel) in &self.apart {
+            of_sequence(card, request, index, kept, kernel, policy, scratch, &mut carry_out)?;
+            kept += request.every.map_or(0, |(interval, _)| request.sequences.tokens(index) / interval);
+        }
+        Ok(())
+    }
+}
+
 /// The kernel of the longest sequence, the launches of all.
-fn one_after_the_other(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Launch> {
-    let mut all: Option<(usize, Launch)> = None;
-    for index in 0..request.sequences.count() {
+fn by_sequences(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Launch> {
+    let plan = Plan::of(card, request, policy)?;
+    let mut launches = plan.together.as_ref().map_or(0, Batches::launches);
+    let mut scratch_bytes = plan.together.as_ref().map_or(0, |together| together.scratch_bytes);
+    for &(index, kernel) in &plan.apart {
         let (problem, pointers) = plain::sequence(request, index);
-        let one = dispatch::choose(card, &problem, &pointers, policy)?;
-        let mut launches = 0;
-        of_sequence(card, request, index, 0, one.kernel, policy, GlobalMut::new(core::ptr::null_mut()), |_| {
+        scratch_bytes = scratch_bytes.max(dispatch::choose(card, &problem, &pointers, policy)?.scratch_bytes);
+        of_sequence(card, request, index, 0, kernel, policy, GlobalMut::new(core::ptr::null_mut()), |_| {
             launches += 1;
             Ok(())
         })?;
-        let tokens = problem.tokens;
-        all = Some(match all {
-            None => (tokens, Launch { launches, ..one }),
-            Some((longest, before)) => {
-                let scratch_bytes = before.scratch_bytes.max(one.scratch_bytes);
-                let launches = before.launches + launches;
-                let first = if tokens > longest { one } else { before };
-                (longest.max(tokens), Launch { scratch_bytes, launches, ..first })
-            }
-        });
     }
     // Without sequences nothing is launched.
     let none = Launch { kernel: Kernel::RecurrentByColumn, reason: Reason::Selected, scratch_bytes: 0, launches: 0 };
-    Ok(all.map_or(none, |(_, launch)| launch))
+    Ok(Launch { scratch_bytes, launches, ..plan.longest.unwrap_or(none) })
 }
 
 /// Every launch of a call for which [`choose`] has given `launch`, in order. `scratch` is as many bytes as it says.
@@ -126,20 +170,13 @@ pub(crate) fn steps(
     launch: &Launch,
     policy: &Policy,
     scratch: GlobalMut<f32>,
-    mut carry_out: impl FnMut(Step) -> Result<()>,
+    carry_out: impl FnMut(Step) -> Result<()>,
 ) -> Result<()> {
     let request = &request.without_idle_strides();
     if launch.kernel == Kernel::Decode {
         return by_decode(request, scratch, carry_out);
     }
-    let mut kept = 0;
-    for index in 0..request.sequences.count() {
-        let (problem, pointers) = plain::sequence(request, index);
-        let kernel = dispatch::choose(card, &problem, &pointers, policy)?.kernel;
-        of_sequence(card, request, index, kept, kernel, policy, scratch, &mut carry_out)?;
-        kept += request.every.map_or(0, |(interval, _)| request.sequences.tokens(index) / interval);
-    }
-    Ok(())
+    Plan::of(card, request, policy)?.steps(card, request, policy, scratch, carry_out)
 }
 
 fn by_decode(
@@ -181,9 +218,48 @@ fn of_sequence(
         };
         let segments = dispatch::cut(form, &problem, &pointers, policy.max_scratch_bytes)
             .map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
-        segments::launches(card, &problem, &pointers, segments, scratch)
+        segments::launches(&policy.passing(card), &problem, &pointers, segments, scratch)
             .map(Step::Chunked)
             .try_for_each(&mut carry_out)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::{Family, Inputs};
+    use crate::{HeadMap, Heads};
+
+    /// The PTX entries that a prompt takes on an H200 under `policy`.
+    fn entries(policy: &Policy) -> Vec<&'static str> {
+        let card = Card::new(90, 132, 232_448);
+        let inputs = Inputs::seeded(Heads::new(1, 2, HeadMap::Grouped).unwrap(), 64, Family::Base, 1);
+        let (mut out, mut state) = (vec![0.0; inputs.v.len()], inputs.state.clone());
+        let call = inputs.call(&mut out, &mut state);
+        let request = call.request();
+        let launch = choose(&card, &request, policy).unwrap();
+        let mut entries = Vec::new();
+        steps(&card, &request, &launch, policy, GlobalMut::new(core::ptr::null_mut()), |step| {
+            entries.push(match step {
+                Step::Recurrent(step) => step.entry.symbol,
+                Step::Chunked(step) => step.entry.symbol,
+                Step::Decode(step) => step.entry.symbol,
+                Step::Upload(step) => step.entry.symbol,
+            });
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(entries.len(), launch.launches);
+        entries
+    }
+
+    #[test]
+    fn a_card_that_passes_for_another_takes_the_others_entries() {
+        let as_if = |capability| entries(&Policy { emulate_capability: capability, ..Policy::default() });
+        let chunked = |prep, scan| vec![prep, scan, "gdn_chunk_fallback"];
+        assert_eq!(as_if(None), chunked("gdn_chunk_prep_hopper_r2", "gdn_chunk_scan_warpgroup"));
+        assert_eq!(as_if(Some(80)), chunked("gdn_chunk_prep_tensor_r2", "gdn_chunk_scan_tensor_ahead"));
+        assert_eq!(as_if(Some(75)), ["gdn_recurrent_by_column"]);
+    }
 }

@@ -1,7 +1,7 @@
 //! Every kernel's PTX entries: what `xtask` builds and verifies, and what tests loop over.
 use crate::kernels::{
-    chunk_fallback, chunk_prep, chunk_prep_tensor, chunk_scan, chunk_scan_tensor, chunk_scan_warpgroup, copy_states,
-    decode, hold, recurrent_by_column, recurrent_by_key_head, tensor_probe, upload,
+    chunk_fallback, chunk_prep, chunk_prep_hopper, chunk_prep_tensor, chunk_scan, chunk_scan_tensor,
+    chunk_scan_warpgroup, copy_states, decode, hold, recurrent_by_column, recurrent_by_key_head, tensor_probe, upload,
 };
 use cuda_std::kernel::{Architecture, EntryFacts};
 
@@ -33,6 +33,7 @@ pub fn entries() -> Vec<EntryFacts> {
         .chain(chunk_prep_tensor::KERNEL.facts())
         .chain(chunk_scan_tensor::KERNEL.facts())
         .chain(chunk_scan_warpgroup::KERNEL.facts())
+        .chain(chunk_prep_hopper::KERNEL.facts())
         .chain(chunk_fallback::KERNEL.facts())
         .chain(decode::KERNEL.facts())
         .chain(upload::KERNEL.facts())

@@ -72,11 +72,11 @@ pub fn barriers(entry: &PtxEntry<'_>) -> usize {
     entry.body.iter().filter_map(|line| operation(line)).filter(|operation| is_barrier(operation)).count()
 }
 
-/// The calls of `sync_threads` in a kernel's source, its unit tests aside.
+/// The calls of `sync_threads` and `sync_roles` in a kernel's source, its unit tests aside.
 pub fn barriers_in_source(source: &str) -> usize {
     let code = code::code_only(source);
     let kernel = code.split("#[cfg(test)]").next().unwrap_or_default();
-    kernel.matches("sync_threads()").count()
+    kernel.matches("sync_threads()").count() + kernel.matches("sync_roles()").count()
 }
 
 /// The fault of one line of a body.

@@ -37,6 +37,14 @@ pub struct BenchArguments {
     /// Seed of the inputs
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Instead: N sequences of seeded lengths that are --tokens together, against one of all the tokens, on the GPU
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub varlen: Option<u32>,
+    /// Instead: batches of N sequences of one token, against a copy of their states, on the GPU
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub decode: Vec<u32>,
     /// Write raw.csv, summary.json, summary.md and time.svg into this folder
     #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! A device's primary context, the kernels loaded into it, and launches.
 use super::error::{CudaError, DriverError, LoadFailure};
+use super::programmatic::{self, Extent};
 use super::ptx;
 use super::raw::{self, check};
 use super::scratch::DeviceScratch;
@@ -153,6 +154,22 @@ impl Device {
         args: &A,
         stream: Stream,
     ) -> Result<()> {
+        // SAFETY: by the caller.
+        unsafe { self.launch_as(entry, grid, args, stream, false) }
+    }
+
+    /// [`Device::launch`]; if it `follows_early`, before the launch in front of it has ended, for which its kernel waits.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn launch_as<A: Arguments>(
+        &self,
+        entry: &Entry<A>,
+        grid: [u32; 2],
+        args: &A,
+        stream: Stream,
+        follows_early: bool,
+    ) -> Result<()> {
         let _current = self.current()?;
         let function = self
             .functions
@@ -161,22 +178,28 @@ impl Device {
         let mut parameters = args.pointers();
         // SAFETY: types: `parameters` has the address of each argument in the entry's order, both from `Args`. Lengths:
         // by the caller. Lifetime: the driver copies the arguments before it returns.
-        let code = unsafe {
-            raw::cuLaunchKernel(
-                function.0,
-                grid[0],
-                grid[1],
-                1,
-                entry.threads,
-                1,
-                1,
-                entry.shared_bytes,
-                stream.as_raw().cast(),
-                parameters.as_mut_ptr(),
-                core::ptr::null_mut(),
-            )
+        let launched = unsafe {
+            if follows_early {
+                let extent = Extent { grid, threads: entry.threads, shared_bytes: entry.shared_bytes };
+                programmatic::launch(function.0, extent, &mut parameters, stream)
+            } else {
+                let code = raw::cuLaunchKernel(
+                    function.0,
+                    grid[0],
+                    grid[1],
+                    1,
+                    entry.threads,
+                    1,
+                    1,
+                    entry.shared_bytes,
+                    stream.as_raw().cast(),
+                    parameters.as_mut_ptr(),
+                    core::ptr::null_mut(),
+                );
+                check("cuLaunchKernel", code)
+            }
         };
-        check("cuLaunchKernel", code).map_err(|source| {
+        launched.map_err(|source| {
             let (symbol, threads, shared_bytes) = (entry.symbol, entry.threads, entry.shared_bytes);
             CudaError::Launch { symbol, grid, threads, shared_bytes, source }.into()
         })

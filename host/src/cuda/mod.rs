@@ -6,10 +6,12 @@ mod hold;
 mod pointers;
 #[cfg(feature = "cli")]
 mod probe;
+mod programmatic;
 mod ptx;
 mod raw;
 mod reruns;
 mod resident;
+mod resident_batch;
 mod scratch;
 mod slices;
 mod states;
@@ -21,6 +23,7 @@ pub use call::Call;
 pub use device::{DeviceFacts, device_count};
 pub use error::{CudaError, DriverError, LoadFailure};
 pub use resident::Resident;
+pub use resident_batch::{Part, ResidentBatch};
 pub use scratch::{Scratch, Workspace};
 pub use states::StatePool;
 pub use stream::Stream;
@@ -230,17 +233,20 @@ impl Gdn {
         let mut timing = form.map(|form| Timing::start(stream, form.phases())).transpose()?;
         let scratch = GlobalMut::new(scratch as *mut f32);
         steps::steps(&self.facts().card(), &request, launch, &self.policy, scratch, |step| {
+            let phase = if let Step::Chunked(step) = &step { step.phase } else { 0 };
             // SAFETY: types: each entry takes its arguments. Lengths: `validate` has checked shapes and strides, the caller
             // vouches for the memory. Lifetime: the caller's, until the stream has passed the launch.
             unsafe {
                 match step {
                     Step::Recurrent(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
-                    Step::Chunked(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Chunked(step) => {
+                        self.device.launch_as(step.entry, step.grid, &step.args, stream, step.follows_early)
+                    }
                     Step::Decode(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
                     Step::Upload(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
                 }
             }?;
-            timing.as_mut().map_or(Ok(()), |timing| Ok(timing.mark()?))
+            timing.as_mut().map_or(Ok(()), |timing| Ok(timing.mark(phase)?))
         })?;
         if let Some(timing) = timing {
             eprintln!("{}", timing.report(tokens)?);

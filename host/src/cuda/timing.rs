@@ -9,42 +9,43 @@ use cust::sys::CUevent;
 #[derive(Debug)]
 pub(super) struct Timing {
     stream: Stream,
-    /// The names of a segment's launches, which come in turn.
+    /// The names of a segment's launches.
     phases: &'static [&'static str],
-    /// One before the first launch and one after each.
-    events: Vec<CUevent>,
+    /// One before the first launch and one after each, with which phase it was.
+    events: Vec<(usize, CUevent)>,
 }
 
 impl Timing {
     /// Marks the start. The context is current for the life of this.
     pub fn start(stream: Stream, phases: &'static [&'static str]) -> Result<Self, CudaError> {
         let mut timing = Self { stream, phases, events: Vec::new() };
-        timing.mark()?;
+        timing.mark(0)?;
         Ok(timing)
     }
 
-    /// Marks the end of a launch.
-    pub fn mark(&mut self) -> Result<(), CudaError> {
+    /// Marks the end of a launch of a phase.
+    pub fn mark(&mut self, phase: usize) -> Result<(), CudaError> {
         let mut event = core::ptr::null_mut();
         // SAFETY: the event is written; destroyed in `drop`.
         check("cuEventCreate", unsafe { raw::cuEventCreate(&raw mut event, 0) })?;
-        self.events.push(event);
+        self.events.push((phase, event));
         // SAFETY: both handles are alive.
         Ok(check("cuEventRecord", unsafe { raw::cuEventRecord(event, self.stream.as_raw().cast()) })?)
     }
 
     /// Waits, and says how long each phase took.
     pub fn report(&self, tokens: usize) -> Result<String, CudaError> {
-        if let Some(&last) = self.events.last() {
+        if let Some(&(_, last)) = self.events.last() {
             // SAFETY: recorded in `mark`.
             check("cuEventSynchronize", unsafe { raw::cuEventSynchronize(last) })?;
         }
         let mut phases = vec![0.0f32; self.phases.len()];
-        for (launch, pair) in self.events.windows(2).enumerate() {
+        for pair in self.events.windows(2) {
+            let ((_, start), (phase, end)) = (pair[0], pair[1]);
             let mut milliseconds = 0.0;
             // SAFETY: written; both events have passed.
-            check("cuEventElapsedTime", unsafe { raw::cuEventElapsedTime(&raw mut milliseconds, pair[0], pair[1]) })?;
-            phases[launch % self.phases.len()] += milliseconds * 1e3;
+            check("cuEventElapsedTime", unsafe { raw::cuEventElapsedTime(&raw mut milliseconds, start, end) })?;
+            phases[phase] += milliseconds * 1e3;
         }
         let phases: Vec<String> =
             self.phases.iter().zip(phases).map(|(name, time)| format!("{name} {time:.1} us")).collect();
@@ -54,7 +55,7 @@ impl Timing {
 
 impl Drop for Timing {
     fn drop(&mut self) {
-        for &event in &self.events {
+        for &(_, event) in &self.events {
             // SAFETY: created in `mark`, destroyed once.
             let _ = unsafe { raw::cuEventDestroy(event) };
         }

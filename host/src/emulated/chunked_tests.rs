@@ -9,15 +9,9 @@ use crate::reference::reference_f64;
 use crate::{Error, Kernel, PathChoice, Policy, Reason, Result};
 use kernels_gpu::kernels::chunk::scratch_len;
 
-/// By the chunked kernels, with scratch for no more than `segment` tokens and a state in between.
+/// By the chunked kernels, with scratch for no more than `segment` tokens.
 fn run_in_segments(call: Call<'_>, order: u64, segment: usize) -> Result<()> {
-    let heads = call.heads;
-    let carried = if matches!(call.states, crate::call::States::Apart { .. }) {
-        heads.num_v_heads * HEAD_DIM * HEAD_DIM
-    } else {
-        0
-    };
-    let max_scratch_bytes = 4 * (scratch_len(segment, heads.num_v_heads) + carried);
+    let max_scratch_bytes = 4 * scratch_len(segment, call.heads.num_v_heads);
     run_with(call, &Policy { max_scratch_bytes, ..Policy::with_path(PathChoice::Forced(Kernel::Chunked)) }, order)
 }
 
@@ -250,25 +244,6 @@ fn without_strength_values_do_not_matter() {
     let other = Inputs { v: vec![5.0; inputs.v.len()], ..inputs.clone() };
     assert_eq!(run_whole(&other), output);
     assert!(error(&inputs, &output) <= 1e-5);
-}
-
-/// From no state and to none, over a border of super-blocks: the same outputs as from a state of zeros.
-#[test]
-fn a_state_of_zeros_that_is_dropped() {
-    let mut inputs = Inputs::seeded(heads(1, HeadMap::Grouped), 70, Family::Base, 8);
-    inputs.state.fill(0.0);
-    let expected = run_whole(&inputs).out;
-    let heads = inputs.heads;
-    let (keys, scalars) = (Strides::dense(2, HEAD_DIM), Strides::dense(2, 1));
-    let (q, k, v) = (Aligned::new(&inputs.q), Aligned::new(&inputs.k), Aligned::new(&inputs.v));
-    for super_block in [64, 2048] {
-        let mut out = Aligned::new(&vec![f32::NAN; expected.len()]);
-        let gates = Gates::Log { g: View::new(&inputs.g, scalars), beta: View::new(&inputs.beta, scalars) };
-        let [q, k, v] = [&q, &k, &v].map(|data| View::new(data.get(), keys));
-        let call = Call::new(heads, 70, q, k, v, gates, ViewMut::new(out.get_mut(), keys));
-        run_in_segments(call, 0, super_block).unwrap();
-        assert_eq!(out.get(), expected, "{super_block}");
-    }
 }
 
 #[test]

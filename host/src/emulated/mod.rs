@@ -130,6 +130,8 @@ fn launch<A: Copy + Send + Sync>(
 }
 
 #[cfg(test)]
+mod batch_tests;
+#[cfg(test)]
 mod chunked_tests;
 #[cfg(feature = "cli")]
 mod probe;

@@ -65,6 +65,12 @@ pub unsafe fn sync_threads() {
 }
 
 #[inline(always)]
+pub fn let_next_launch_start() {}
+
+#[inline(always)]
+pub fn wait_for_last_launch() {}
+
+#[inline(always)]
 #[track_caller]
 pub unsafe fn sync_warp() {
     emulator::sync_warp(Location::caller());
@@ -214,6 +220,16 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
 pub fn pack_f16x2(low: f32, high: f32) -> u32 {
     let [low, high] = [low, high].map(|value| u32::from(half::f16::from_f32(value).to_bits()));
     low | high << 16
+}
+
+/// On the bits: magnitudes are ordered as integers, what is not a number comes after infinity.
+pub fn larger_magnitudes_f16x2(a: u32, b: u32) -> u32 {
+    const INFINITE: u32 = 0x7c00;
+    let larger = |shift: u32| {
+        let number = |pair: u32| Some(pair >> shift & 0x7fff).filter(|&magnitude| magnitude <= INFINITE);
+        number(a).max(number(b)).unwrap_or(0x7fff)
+    };
+    larger(0) | larger(16) << 16
 }
 
 #[inline(always)]

@@ -59,6 +59,13 @@ pub fn split_f16x2(low: f32, high: f32) -> (u32, u32) {
     (first, pack_f16x2(low - first_low, high - first_high))
 }
 
+/// The larger magnitude of each of two pairs of 16-bit floats; what is not a number is left out. PTX `max.f16x2` of
+/// `abs.f16x2` (sm_80 and newer).
+#[inline(always)]
+pub fn larger_magnitudes_f16x2(a: u32, b: u32) -> u32 {
+    imp::larger_magnitudes_f16x2(a, b)
+}
+
 /// `e^x` within 2 units in the last place of the exact value for every `x`, subnormal results included: 1 at 0, 0 below
 /// -104, infinite above 88.73, NaN for NaN. Only additions, multiplications and [`fma`], so that the emulator gives the
 /// GPU's bits; `ex2.approx` alone would lose 2 units and subnormals.

@@ -96,6 +96,18 @@ pub unsafe fn sync_threads() {
 }
 
 #[inline(always)]
+pub fn let_next_launch_start() {
+    // SAFETY: a signal.
+    unsafe { asm!("griddepcontrol.launch_dependents;", options(nostack)) }
+}
+
+#[inline(always)]
+pub fn wait_for_last_launch() {
+    // SAFETY: waits; memory may be read only after.
+    unsafe { asm!("griddepcontrol.wait;", options(nostack)) }
+}
+
+#[inline(always)]
 pub unsafe fn sync_warp() {
     // SAFETY: `bar.warp.sync`; the caller has all lanes here.
     unsafe { bar_warp_sync(ALL_LANES) }
@@ -291,6 +303,22 @@ pub fn pack_f16x2(low: f32, high: f32) -> u32 {
         );
     }
     pair
+}
+
+#[inline(always)]
+pub fn larger_magnitudes_f16x2(a: u32, b: u32) -> u32 {
+    let larger;
+    // SAFETY: computes a value.
+    unsafe {
+        asm!(
+            "{{ .reg .b32 x, y; abs.f16x2 x, {a}; abs.f16x2 y, {b}; max.f16x2 {larger}, x, y; }}",
+            larger = out(reg32) larger,
+            a = in(reg32) a,
+            b = in(reg32) b,
+            options(pure, nomem, nostack),
+        );
+    }
+    larger
 }
 
 #[inline(always)]

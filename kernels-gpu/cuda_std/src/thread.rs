@@ -62,3 +62,28 @@ pub unsafe fn sync_threads() {
     // SAFETY: the caller's contract is the instruction's.
     unsafe { imp::sync_threads() }
 }
+
+/// [`sync_threads`] of a block whose warps have different roles: each comes as often, from a place of its own. The emulator
+/// does not ask that threads meet at one place.
+///
+/// # Safety
+/// As there; the threads of a warp come together.
+#[inline(always)]
+pub unsafe fn sync_roles() {
+    // SAFETY: the caller's contract is the instruction's.
+    unsafe { imp::sync_threads() }
+}
+
+/// Lets the next launch on the stream start, if it was made to follow so, as soon as every block of this one has come here:
+/// its blocks take the multiprocessors that this one leaves. PTX `griddepcontrol.launch_dependents` (sm_90 and newer).
+#[inline(always)]
+pub fn let_next_launch_start() {
+    imp::let_next_launch_start();
+}
+
+/// Waits until the launch before this one has ended, and its writes are visible; what a launch before that one wrote is so
+/// from the start. PTX `griddepcontrol.wait` (sm_90 and newer). The emulator runs launches one after another.
+#[inline(always)]
+pub fn wait_for_last_launch() {
+    imp::wait_for_last_launch();
+}

@@ -30,10 +30,10 @@ pub type Sums = [f32; 32 / 8 * 4];
 pub struct Matrix(imp::MatrixDescriptor);
 
 impl Matrix {
-    /// The one whose first row starts at `tile[index]`, which lies on 1,024 bytes from the start of shared memory.
+    /// The one at the start of `tile`, which lies on 1,024 bytes from the start of shared memory.
     #[inline(always)]
-    pub fn of<const N: usize>(tile: *mut Tile<N>, index: usize) -> Self {
-        Self(imp::matrix_descriptor(Tile::address(tile, index, 8 * 32)))
+    pub fn of<const N: usize>(tile: *mut Tile<N>) -> Self {
+        Self(imp::matrix_descriptor(tile.cast()))
     }
 
     /// From so many floats further on: a multiple of 4 within a row, or of 256.

@@ -111,9 +111,35 @@ cuda_std::arguments! {
         pub state_row_stride: usize,
         /// `scratch_len(tokens, value heads)` floats on 16 bytes, written by `chunk_prep` and read by `chunk_scan`.
         pub scratch: cuda_std::GlobalMut<f32>,
+        /// From a batch of q to the next.
+        pub q_batch_stride: usize,
+        /// From a batch of k to the next.
+        pub k_batch_stride: usize,
+        /// From a batch of v to the next.
+        pub v_batch_stride: usize,
+        /// From a batch of g to the next.
+        pub g_batch_stride: usize,
+        /// From a batch of beta to the next.
+        pub beta_batch_stride: usize,
+        /// From a batch of out to the next.
+        pub out_batch_stride: usize,
+        /// From an initial state to the next.
+        pub initial_state_stride: usize,
+        /// From a final state to the next.
+        pub final_state_stride: usize,
+        /// States between the segments of a sequence.
+        pub kept_states: cuda_std::GlobalMut<f32>,
+        /// From one of them to the next.
+        pub kept_state_stride: usize,
+        /// `chunk_parts::WORDS` words for each of several sequences; null for one.
+        pub parts: cuda_std::Global<u32>,
+        /// Parts in the table.
+        pub num_parts: u32,
+        /// Chunks of this launch.
+        pub chunks: u32,
         /// Multiplies the output.
         pub scale: f32,
-        /// Tokens, of this launch.
+        /// Tokens of this launch, of one sequence.
         pub tokens: u32,
         /// Key heads.
         pub num_key_heads: u32,
@@ -131,6 +157,13 @@ impl Args {
     pub fn scratch_of(&self, chunk: usize, value_head: usize) -> GlobalMut<f32> {
         let value_heads = self.num_key_heads as usize * self.values_per_key as usize;
         self.scratch.offset((chunk * value_heads + value_head) * SCRATCH_STRIDE)
+    }
+
+    /// Of a block that has a value head of one of several parts: the part's place, and the head.
+    #[inline(always)]
+    pub fn part_and_value_head(&self, block: u32) -> (usize, u32) {
+        let value_heads = self.num_key_heads * self.values_per_key;
+        ((block / value_heads) as usize, block % value_heads)
     }
 
     /// Tokens of a chunk that exist.

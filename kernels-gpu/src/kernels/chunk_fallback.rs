@@ -1,11 +1,12 @@
 //! Chunked Gated DeltaNet on tensor cores, last kernel: the value heads that [`super::chunk_prep_tensor`] marked as out of
 //! the range of 16-bit floats, token by token as [`super::recurrent_by_column`]. Where there are none, it ends at once.
 use super::chunk::{Args, chunk_kernel};
+use super::chunk_parts::{Part, final_state, initial_state};
 use super::chunk_tensor::Scratch;
 use super::{recurrence, recurrent_by_column};
 use cuda_std::thread::{block_idx_y, thread_idx_x};
 
-pub use recurrent_by_column::{THREADS, grid};
+pub use recurrent_by_column::THREADS;
 
 chunk_kernel! {
     kernel "chunk_fallback", capability 80, blocks 2;
@@ -19,11 +20,28 @@ chunk_kernel! {
 /// every tensor holds what its shape and strides describe; out and the final state overlap no input but the initial state.
 #[inline(always)]
 pub unsafe fn run(args: Args) {
-    // SAFETY: all lanes are here.
-    if unsafe { Scratch::of(&args).is_marked(block_idx_y() as usize, thread_idx_x() as usize % 32) } {
-        // SAFETY: the contract is the same. The mark is the block's, so that all of its threads are here.
-        unsafe { recurrent_by_column::run(recurrent(&args)) };
+    let (place, value_head) = args.part_and_value_head(block_idx_y());
+    // SAFETY: the grid has so many parts. All lanes are here.
+    unsafe {
+        let part = Part::at(&args, place);
+        if Scratch::of(&args).is_marked(&part, value_head as usize, thread_idx_x() as usize % 32) {
+            // The contract is the same. The mark is the block's, so that all of its threads are here.
+            let args = Args {
+                v: part.v(&args),
+                out: part.out(&args),
+                initial_state: initial_state(&args, place),
+                final_state: final_state(&args, place),
+                ..part.inputs(&args)
+            };
+            recurrent_by_column::run_head(recurrent(&args), value_head);
+        }
     }
+}
+
+/// Blocks of a launch: column tiles, value heads of each of `parts` parts.
+#[must_use]
+pub const fn grid(num_value_heads: u32, parts: u32) -> [u32; 2] {
+    recurrent_by_column::grid(parts * num_value_heads)
 }
 
 /// The same arguments, as the recurrent kernels take them.

@@ -16,6 +16,7 @@ mod products;
 
 use super::chunk::{Args, CHUNK, TOKEN_QUADS, again, chunk_kernel};
 use super::chunk_head::{Head, decay_to_end, gates, solved_early_row, solved_row, sum_gates};
+use super::chunk_parts;
 use super::chunk_tensor::{
     FACTORS, KEY_MATRIX, LARGEST_ENTRY, OUT_FACTORS, P_SCALE, ROW, Scratch, T_SCALE, TOKEN_MATRIX, TOTAL_DECAY,
     key_piece, token_piece,
@@ -106,7 +107,9 @@ struct Part<'a> {
     thread: usize,
     warp: usize,
     lane: usize,
+    /// In the scratch, and among those of its sequence.
     chunk: usize,
+    own_chunk: usize,
     /// Tokens of the chunk that exist.
     tokens: usize,
     key_head: usize,
@@ -118,15 +121,17 @@ const TURNS: usize = 2 * CHUNK / (THREADS / 16);
 
 impl<'a> Part<'a> {
     #[inline(always)]
-    fn of(args: &'a Args, thread: usize) -> Self {
+    fn of(args: &'a Args, first_chunk: usize, thread: usize) -> Self {
         let chunk = block_idx_y() as usize;
+        let own_chunk = chunk - first_chunk;
         Self {
             args,
             thread,
             warp: thread / 32,
             lane: thread % 32,
             chunk,
-            tokens: args.tokens_in(chunk),
+            own_chunk,
+            tokens: args.tokens_in(own_chunk),
             key_head: block_idx_x() as usize,
             shared: dynamic_shared_mem::<Shared>(),
         }
@@ -162,7 +167,7 @@ impl<'a> Part<'a> {
         if token >= self.tokens {
             return [[0.0; 4]; 2];
         }
-        let index = self.key_head * head_stride + (self.chunk * CHUNK + token) * token_stride + self.lane % 16 * 8;
+        let index = self.key_head * head_stride + (self.own_chunk * CHUNK + token) * token_stride + self.lane % 16 * 8;
         // SAFETY: bounds: the token exists, sixteen lanes have its row. Read only.
         unsafe { [source.quad(index), source.quad(index + 4)] }
     }
@@ -366,14 +371,18 @@ struct Row {
 /// 16-byte aligned rows.
 #[inline(always)]
 pub unsafe fn run<const VALUES: usize>(args: Args) {
-    let part = Part::of(&args, thread_idx_below::<THREADS>());
+    let thread = thread_idx_below::<THREADS>();
+    // SAFETY: the grid has so many chunks; all lanes are here.
+    let sequence = unsafe { chunk_parts::Part::of_chunk(&args, block_idx_y() as usize, thread % 32) };
+    let (args, first_chunk) = (sequence.inputs(&args), sequence.first_chunk);
+    let part = Part::of(&args, first_chunk, thread);
     // The last warps have no tile of the products.
     let value = WARPS - 1 - part.warp;
     // SAFETY: four turns. Nobody has read anything yet; all lanes are here. A warp has a value head or none.
     unsafe {
         let keys = [0, 1].map(|turn| part.load_row(turn));
         if value < VALUES {
-            let token = part.chunk * CHUNK + part.lane;
+            let token = part.own_chunk * CHUNK + part.lane;
             let gates = gates(&args, part.value_head(value), token, part.lane < part.tokens);
             sum_gates(part.head(value), part.lane, gates);
         }
@@ -388,7 +397,7 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     // SAFETY: all threads are here. Keys, scales and sums of gates complete.
     unsafe { sync_threads() };
     // SAFETY: all lanes are here.
-    let part = Part::of(&args, unsafe { again(part.thread as u32) } as usize % THREADS);
+    let part = Part::of(&args, first_chunk, unsafe { again(part.thread as u32) } as usize % THREADS);
     if part.warp < TILES {
         let place = TilePlace::of(part.warp);
         // SAFETY: complete by the barrier; all lanes are here.
@@ -400,7 +409,7 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     // SAFETY: all threads are here. A, Q and squares complete, for store.
     unsafe { sync_threads() };
     // SAFETY: all lanes are here.
-    let part = Part::of(&args, unsafe { again(part.thread as u32) } as usize % THREADS);
+    let part = Part::of(&args, first_chunk, unsafe { again(part.thread as u32) } as usize % THREADS);
     if part.warp < 2 * VALUES {
         // SAFETY: complete by the barrier; all lanes are here. The last tokens' warps, which take longest, are apart.
         unsafe { part.solve(part.warp % VALUES, part.warp < VALUES) };

@@ -39,7 +39,8 @@ mod inputs;
 mod products;
 pub(super) mod scales;
 
-use super::chunk::{Args, CHUNK, chunk_kernel};
+use super::chunk::{Args, CHUNK, again, chunk_kernel};
+use super::chunk_parts::{Part, final_state, initial_state};
 use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY, for_each};
 use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait;
@@ -64,10 +65,10 @@ const WARPS: usize = THREADS / 32;
 /// Groups of columns of a block: a warp's partner, which has the other rows, is so many warps away.
 const BANDS: usize = COLUMNS_PER_BLOCK / COLUMNS_PER_WARP;
 
-/// Blocks of a launch: parts of the columns, value heads.
+/// Blocks of a launch: parts of the columns, value heads of each of `parts` parts.
 #[must_use]
-pub const fn grid(num_value_heads: u32) -> [u32; 2] {
-    [(HEAD_DIM / COLUMNS_PER_BLOCK) as u32, num_value_heads]
+pub const fn grid(num_value_heads: u32, parts: u32) -> [u32; 2] {
+    [(HEAD_DIM / COLUMNS_PER_BLOCK) as u32, parts * num_value_heads]
 }
 
 /// From a token of v to the next in shared memory: what a warp reads together lies in different banks.
@@ -125,7 +126,7 @@ chunk_kernel! {
 }
 
 /// The thread's part of the problem.
-struct Part<'a> {
+struct Lane<'a> {
     args: &'a Args,
     lane: usize,
     warp: usize,
@@ -134,7 +135,7 @@ struct Part<'a> {
     exchange: *mut Exchange,
 }
 
-impl Part<'_> {
+impl Lane<'_> {
     /// The lane's element `i` of an octet of rows of the state, in its memory.
     #[inline(always)]
     fn state_index(&self, first_column: usize, octet: usize, i: usize) -> usize {
@@ -170,7 +171,7 @@ impl Part<'_> {
     /// Leaves the band the own octets of y or d'.
     ///
     /// # Safety
-    /// As [`Part::give`].
+    /// As [`Lane::give`].
     #[inline(always)]
     unsafe fn give_factor(&self, tiles: *mut [FactorTile; BANDS], own: &Pair) {
         let tile = tiles.cast::<FactorTile>().wrapping_add(self.warp % BANDS);
@@ -188,7 +189,7 @@ impl Part<'_> {
     /// y or d' of the band.
     ///
     /// # Safety
-    /// As [`Part::take`].
+    /// As [`Lane::take`].
     #[inline(always)]
     unsafe fn take_factor(&self, tiles: *mut [FactorTile; BANDS]) -> Halves<TOKEN_STEPS> {
         let tile = tiles.cast::<FactorTile>().wrapping_add(self.warp % BANDS);
@@ -204,7 +205,7 @@ impl Part<'_> {
     /// Leaves the partner the largest elements of the warp's part of s, and of its own tokens' v.
     ///
     /// # Safety
-    /// As [`Part::give`].
+    /// As [`Lane::give`].
     #[inline(always)]
     unsafe fn give_largest(&self, s: Columns<f32>, v: Columns<f32>) {
         if self.lane % 4 == 0 {
@@ -255,7 +256,7 @@ impl Part<'_> {
     /// c of the same.
     ///
     /// # Safety
-    /// As [`Part::factors`].
+    /// As [`Lane::factors`].
     #[inline(always)]
     unsafe fn out_factors(&self, head: *mut HeadTile, index: usize) -> [f32; 2] {
         let at = OUT_FACTORS + 8 * octet(self.half, index) + 2 * (self.lane % 4);
@@ -275,13 +276,15 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
     let thread = thread_idx_below::<THREADS>();
     let (warp, lane) = (thread / 32, thread % 32);
     let half = warp / BANDS;
-    let value_head = block_idx_y();
+    let (place, value_head) = args.part_and_value_head(block_idx_y());
     let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
     let value_head = value_head as usize;
     let block_column = block_idx_x() as usize * COLUMNS_PER_BLOCK;
     let first_column = block_column + warp % BANDS * COLUMNS_PER_WARP;
+    // SAFETY: the grid has so many parts.
+    let sequence = unsafe { Part::at(&args, place) };
     // SAFETY: all lanes are here, and all warps come to the same end.
-    if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
+    if unsafe { Scratch::of(&args).is_marked(&sequence, value_head, lane) } {
         return;
     }
     let shared = dynamic_shared_mem::<Shared<AHEAD, AHEAD_AND_ONE>>();
@@ -292,8 +295,8 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
         let sums = (&raw mut (*exchange).at_keys, &raw mut (*exchange).at_queries);
         (sums, (&raw mut (*exchange).y, &raw mut (*exchange).d))
     };
-    let part = Part { args: &args, lane, warp, partner: (warp + BANDS) % WARPS, half, exchange };
-    let mut inputs = Inputs::of(&args, thread, tiles, key_head, value_head, block_column);
+    let part = Lane { args: &args, lane, warp, partner: (warp + BANDS) % WARPS, half, exchange };
+    let mut inputs = Inputs::of(&args, &sequence, thread, tiles, key_head, value_head, block_column);
     for _ in 0..AHEAD {
         // SAFETY: nothing has been read yet.
         unsafe {
@@ -303,8 +306,10 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
     }
 
     let mut s: State = [[0.0; 4]; ROW_OCTETS];
-    if !args.initial_state.as_ptr().is_null() {
-        let state = args.initial_state.offset(value_head * args.state_head_stride);
+    // SAFETY: there is such a part.
+    let initial_state = unsafe { initial_state(&args, place) };
+    if !initial_state.as_ptr().is_null() {
+        let state = initial_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone, to the end.
@@ -312,7 +317,7 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             }
         }
     }
-    let mut tokens = args.tokens;
+    let mut tokens = sequence.tokens;
     if tokens > 0 {
         let rows = Rows::of(lane, half);
         // SAFETY: all lanes are here.
@@ -342,7 +347,7 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
         }
         let out_index =
             value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + first_column + lane / 4;
-        let mut out: GlobalMut<f32> = args.out.offset(out_index);
+        let mut out: GlobalMut<f32> = sequence.out(&args).offset(out_index);
         // The chunk's places among the tiles.
         let (mut of_keys, mut of_queries) = (0u32, 0u32);
         while tokens > 0 {
@@ -413,8 +418,8 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             for index in 0..2 {
                 for i in 0..4 {
                     let (column, next) = (column_of(i), i % 2);
-                    let at_query = (at_queries[index][i] + others[index][i]) * columns[column].s_inverse;
-                    let value = fma(h_f[index][2 + next], at_query, own[index][i] * columns[column].y_inverse);
+                    let at_query = (at_queries[index][i] + others[index][i]) * columns[column].s_to_y;
+                    let value = fma(h_f[index][2 + next], at_query, own[index][i]) * columns[column].y_inverse();
                     let token = 8 * octet(half, index) + next;
                     let exists = token + 2 * (lane % 4) < tokens as usize;
                     // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
@@ -431,8 +436,14 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
         scale_state(&mut s, scales.map(Scale::inverse));
     }
 
-    if !args.final_state.as_ptr().is_null() {
-        let state = args.final_state.offset(value_head * args.state_head_stride);
+    // SAFETY: all lanes are here. There is such a part.
+    let (final_state, value_head) = unsafe {
+        // Computed again, since neither is to take a register all the way.
+        let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
+        (final_state(&args, place), value_head as usize)
+    };
+    if !final_state.as_ptr().is_null() {
+        let state = final_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone has them.

@@ -27,15 +27,18 @@ mod inputs;
 mod products;
 
 use super::chunk::{Args, CHUNK, again, chunk_kernel};
+use super::chunk_parts::{Part, final_state, initial_state};
 use super::chunk_scan_tensor::factors::{Columns, Halves as AnyHalves, Pair, column_of};
-use super::chunk_scan_tensor::scales::{Factors, Scale, largest_finite_of, largest_of};
+use super::chunk_scan_tensor::scales::{Factors, Scale, largest_of};
 use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY, for_each};
 use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait as wait_for_copies;
-use cuda_std::float::fma;
+use cuda_std::float::{fma, larger_magnitudes_f16x2, unpack_f16x2};
 use cuda_std::shared::dynamic_shared_mem;
-use cuda_std::thread::{block_idx_x, block_idx_y, sync_threads, thread_idx_below};
-use cuda_std::warp::warp_shuffle_idx;
+use cuda_std::thread::{
+    block_idx_x, block_idx_y, let_next_launch_start, sync_roles, thread_idx_below, wait_for_last_launch,
+};
+use cuda_std::warp::{sync_warp, warp_shuffle_idx, warp_shuffle_xor};
 use cuda_std::warpgroup::{Sums, arrived, commit, fence, fence_shared, wait};
 use cuda_std::{GlobalMut, Tile};
 use inputs::Inputs;
@@ -58,10 +61,10 @@ const TOKEN_STEPS: usize = CHUNK / 16;
 /// Chunks whose tiles are in shared memory: the chunk, the next one, whose keys it takes, and two on their way.
 const STAGES: usize = 4;
 
-/// Blocks of a launch: parts of the columns, value heads.
+/// Blocks of a launch: parts of the columns, value heads of each of `parts` parts.
 #[must_use]
-pub const fn grid(num_value_heads: u32) -> [u32; 2] {
-    [(HEAD_DIM / COLUMNS_PER_BLOCK) as u32, num_value_heads]
+pub const fn grid(num_value_heads: u32, parts: u32) -> [u32; 2] {
+    [(HEAD_DIM / COLUMNS_PER_BLOCK) as u32, parts * num_value_heads]
 }
 
 /// From a token of v to the next in shared memory: what a warp reads together lies in different banks.
@@ -80,11 +83,13 @@ struct Stage {
     head: HeadTile,
     /// [token][column]                                       loaders             y
     v: Tile<{ CHUNK * V_STRIDE }>,
+    /// [half of the tokens][column]: its largest v           loaders             scales
+    v_largest: Tile<{ 2 * COLUMNS_PER_BLOCK }>,
     /// Matrices lie on 1,024 bytes.
     unused: Tile<UNUSED>,
 }
 
-const USED: usize = KEY_FLOATS + HEAD_FLOATS + CHUNK * V_STRIDE;
+const USED: usize = KEY_FLOATS + HEAD_FLOATS + CHUNK * V_STRIDE + 2 * COLUMNS_PER_BLOCK;
 const UNUSED: usize = USED.next_multiple_of(256) - USED;
 
 /// Shared memory of a block.
@@ -96,28 +101,13 @@ chunk_kernel! {
     entry gdn_chunk_scan_warpgroup = run, threads THREADS, shared SHARED_BYTES;
 }
 
-/// The lane's part of the state, and of tokens, by octets.
+/// The lane's part of the state, by octets, and of it and of tokens as factors.
 type State = [[f32; 4]; ROW_OCTETS];
-type Tokens = [[f32; 4]; TOKEN_OCTETS];
 type Halves = AnyHalves<ROW_STEPS>;
-
-/// An octet of a product's sums.
-#[inline(always)]
-fn octet(sums: &Sums, octet: usize) -> [f32; 4] {
-    [0, 1, 2, 3].map(|i| sums[4 * octet + i])
-}
-
-/// The lane's part of 32 tokens as factors.
-#[inline(always)]
-fn token_halves(tokens: &Tokens) -> AnyHalves<TOKEN_STEPS> {
-    let mut halves = AnyHalves::ZERO;
-    halves.set(0, Pair::of([tokens[0], tokens[1]]));
-    halves.set(1, Pair::of([tokens[2], tokens[3]]));
-    halves
-}
+type TokenHalves = AnyHalves<TOKEN_STEPS>;
 
 /// What the lane has of the problem.
-struct Part<'a> {
+struct Lane<'a> {
     args: &'a Args,
     lane: usize,
     warp: usize,
@@ -133,12 +123,11 @@ struct Carried {
     halves: Halves,
     scales: Columns<Scale>,
     at_keys: Sums,
-    /// The largest elements of the columns of s, as it is kept, and of the next chunk's v.
+    /// The largest elements of the columns of s, as it is kept.
     s_largest: Columns<f32>,
-    v_largest: Columns<f32>,
 }
 
-impl Part<'_> {
+impl Lane<'_> {
     /// The lane's element `i` of an octet of rows of the state, in its memory.
     #[inline(always)]
     fn state_index(&self, octet: usize, i: usize) -> usize {
@@ -151,19 +140,25 @@ impl Part<'_> {
         self.stages.wrapping_add(chunk as usize % STAGES)
     }
 
-    /// The chunk's v.
+    /// y of an octet of tokens: v less what the state gives at keys.
     ///
     /// # Safety
-    /// v is complete.
+    /// The stage is complete.
     #[inline(always)]
-    unsafe fn v(&self, chunk: u32) -> Tokens {
-        // SAFETY: a field.
-        let v = unsafe { &raw mut (*self.stage(chunk)).v };
+    unsafe fn y<const OCTET: usize>(&self, stage: *mut Stage, columns: &Columns<Factors>, at_keys: &Sums) -> [f32; 4] {
         let first = 2 * (self.lane % 4) * V_STRIDE + self.warp % 4 * COLUMNS_PER_WARP + self.lane / 4;
-        [0, 1, 2, 3].map(|octet| {
-            // SAFETY: bounds: token < 32, columns below 64. Barrier: by the caller.
-            [0, 1, 2, 3].map(|i| unsafe { Tile::at(v, first + (8 * octet + i % 2) * V_STRIDE + 8 * column_of(i)) })
-        })
+        let mut y = [0.0; 4];
+        // SAFETY: fields; bounds: token < 32, columns below 64, four octets of four pairs. Barrier: by the caller.
+        unsafe {
+            let (v, head) = (&raw mut (*stage).v, &raw mut (*stage).head);
+            let h = Tile::quad(head, FACTORS + 4 * (4 * OCTET + self.lane % 4));
+            for i in 0..4 {
+                let column = columns[column_of(i)];
+                let v = Tile::at(v, first + (8 * OCTET + i % 2) * V_STRIDE + 8 * column_of(i));
+                y[i] = fma(-h[i % 2], at_keys[4 * OCTET + i] * column.s_to_y, v * column.y);
+            }
+        }
+        y
     }
 
     /// The state, scaled and split, and its products with the first chunk's keys.
@@ -177,7 +172,6 @@ impl Part<'_> {
             let largest = largest_of(&carried.s);
             carried.scales = largest.map(Scale::of);
             let factors = carried.scales.map(Scale::factor);
-            carried.s_largest = [largest[0] * factors[0], largest[1] * factors[1]];
             scale(&mut carried.s, factors);
             for_each!(STEP in [0 1 2 3 4 5 6 7] {
                 carried.halves.set(STEP, Pair::of([carried.s[2 * STEP], carried.s[2 * STEP + 1]]));
@@ -187,7 +181,7 @@ impl Part<'_> {
             carried.at_keys = project_half::<0, true>([0.0; 16], keys, &carried.halves);
             carried.at_keys = project_half::<4, false>(carried.at_keys, keys, &carried.halves);
             commit();
-            carried.v_largest = largest_finite_of(&self.v(0));
+            carried.s_largest = largest_half(&carried.halves);
         }
         wait::<0>();
         carried.at_keys = arrived(carried.at_keys);
@@ -196,7 +190,7 @@ impl Part<'_> {
     /// The chunk's outputs: what the state gives at queries, and what y gives.
     ///
     /// # Safety
-    /// As [`Part::chunk`].
+    /// As [`Lane::chunk`].
     #[inline(always)]
     unsafe fn store_outputs(&self, chunk: u32, tokens: u32, columns: &Columns<Factors>, at_queries: &Sums, own: &Sums) {
         // SAFETY: a field.
@@ -214,8 +208,8 @@ impl Part<'_> {
             };
             for i in 0..4 {
                 let (column, next) = (columns[column_of(i)], i % 2);
-                let at_query = at_queries[4 * OCTET + i] * column.s_inverse;
-                let value = fma(f[next], at_query, own[4 * OCTET + i] * column.y_inverse) * c[next];
+                let at_query = at_queries[4 * OCTET + i] * column.s_to_y;
+                let value = fma(f[next], at_query, own[4 * OCTET + i]) * column.y_inverse() * c[next];
                 let index = (first_token + 8 * OCTET + next) * self.args.out_token_stride + 8 * column_of(i);
                 // SAFETY: bounds: the token exists. Owner: this thread alone has (token, column).
                 unsafe { self.out.put_if(8 * OCTET as u32 + (next as u32) < tokens, index, value) };
@@ -245,21 +239,23 @@ impl Part<'_> {
             let [total_decay, early_sum, late_sum, _] = Tile::quad(head, TOTAL_DECAY);
             let t_sum = early_sum + late_sum;
             let [mut first, mut second] = carried.scales;
+            let tile = &raw mut (*stage).v_largest;
+            let v_largest = [0, 8].map(|further| {
+                let column = self.warp % 4 * COLUMNS_PER_WARP + self.lane / 4 + further;
+                Tile::at(tile, column).max(Tile::at(tile, COLUMNS_PER_BLOCK + column))
+            });
             let columns = [
-                first.advance(carried.s_largest[0], carried.v_largest[0], total_decay, t_sum),
-                second.advance(carried.s_largest[1], carried.v_largest[1], total_decay, t_sum),
+                first.advance(carried.s_largest[0], v_largest[0], total_decay, t_sum),
+                second.advance(carried.s_largest[1], v_largest[1], total_decay, t_sum),
             ];
             carried.scales = [first, second];
-            let mut y = self.v(chunk);
-            for_each!(OCTET in [0 1 2 3] {
-                let h = Tile::quad(head, FACTORS + 4 * (4 * OCTET + self.lane % 4));
-                for i in 0..4 {
-                    let column = columns[column_of(i)];
-                    let at_key = carried.at_keys[4 * OCTET + i] * column.s_to_y;
-                    y[OCTET][i] = fma(-h[i % 2], at_key, y[OCTET][i] * column.y);
-                }
+            let mut y = TokenHalves::ZERO;
+            for_each!(STEP in [0 1] {
+                let first = self.y::<{ 2 * STEP }>(stage, &columns, &carried.at_keys);
+                let second = self.y::<{ 2 * STEP + 1 }>(stage, &columns, &carried.at_keys);
+                y.set(STEP, Pair::of([first, second]));
             });
-            (columns, token_halves(&y))
+            (columns, y)
         };
         fence();
         // SAFETY: by the caller.
@@ -274,10 +270,16 @@ impl Part<'_> {
         // SAFETY: by the caller.
         let own = unsafe { outputs(head, &y) };
         commit();
-        let d = token_halves(&[0, 1, 2, 3].map(|of| {
-            let sums = octet(&t, of);
-            [0, 1, 2, 3].map(|i| sums[i] * columns[column_of(i)].gain)
-        }));
+        let mut d = TokenHalves::ZERO;
+        for_each!(STEP in [0 1] {
+            let mut octets = [[0.0; 4]; 2];
+            for octet in 0..2 {
+                for i in 0..4 {
+                    octets[octet][i] = t[4 * (2 * STEP + octet) + i] * columns[column_of(i)].gain;
+                }
+            }
+            d.set(STEP, Pair::of(octets));
+        });
         let decay = columns.map(|column| column.decay);
         fence();
         // SAFETY: by the caller.
@@ -289,8 +291,12 @@ impl Part<'_> {
         // SAFETY: by the caller.
         let gained_1 = unsafe { gain::<1>(keys, &d) };
         commit();
-        // SAFETY: by the caller.
-        unsafe { self.store_outputs(chunk, tokens, &columns, &at_queries, &own) };
+        // SAFETY: by the caller; all lanes are here. Stores do not pass the warp's barrier: put off to the end of the chunk,
+        // where the assembler would have them, their sums would take registers that the state needs.
+        unsafe {
+            self.store_outputs(chunk, tokens, &columns, &at_queries, &own);
+            sync_warp();
+        }
         wait::<1>();
         let [step_0, step_1] = advance::<0>(carried, &arrived(gained_0), decay);
         fence();
@@ -327,15 +333,35 @@ impl Part<'_> {
             project::<false>(at_keys, next_keys, 7, step_7)
         };
         commit();
-        // After the last chunk there is no next one, and what it gives is not used.
-        // SAFETY: all lanes are here; complete by the caller.
-        unsafe {
-            carried.s_largest = largest_of(&carried.s);
-            carried.v_largest = largest_finite_of(&self.v(chunk + 1));
-        }
+        // SAFETY: all lanes are here.
+        carried.s_largest = unsafe { largest_half(&carried.halves) };
         wait::<0>();
         carried.at_keys = arrived(at_keys);
     }
+}
+
+/// The largest magnitude in each of the lane's columns of the state, by its high parts, and a little more.
+///
+/// # Safety
+/// All lanes of the warp are here.
+#[inline(always)]
+unsafe fn largest_half(halves: &Halves) -> Columns<f32> {
+    /// What rounding to 11 bits may have taken.
+    const ROUNDING: f32 = 1.001;
+    [0, 1].map(|column| {
+        let mut largest = 0;
+        for_each!(STEP in [0 1 2 3 4 5 6 7] {
+            largest = larger_magnitudes_f16x2(largest, halves.high[STEP][column]);
+            largest = larger_magnitudes_f16x2(largest, halves.high[STEP][2 + column]);
+        });
+        let (first, second) = unpack_f16x2(largest);
+        let largest = first.max(second) * ROUNDING;
+        // SAFETY: all lanes are here. Four lanes share their columns.
+        unsafe {
+            let largest = largest.max(warp_shuffle_xor(largest, 1));
+            largest.max(warp_shuffle_xor(largest, 2))
+        }
+    })
 }
 
 /// Rows `32 PART ..` of the new state, and their halves.
@@ -372,40 +398,45 @@ fn scale(s: &mut State, factors: Columns<f32>) {
 /// aligned rows; out and the final state overlap no input but the initial state.
 #[inline(always)]
 pub unsafe fn run(args: Args) {
+    let_next_launch_start();
     let thread = thread_idx_below::<THREADS>();
     let lane = thread % 32;
     // From the warp's first lane, so that the assembler knows it to be the same in all: products may not diverge.
     // SAFETY: all lanes are here.
     let warp = unsafe { warp_shuffle_idx(f32::from_bits((thread / 32) as u32), 0) }.to_bits() as usize % (THREADS / 32);
-    let value_head = block_idx_y();
+    let (place, value_head) = args.part_and_value_head(block_idx_y());
     let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
     let value_head = value_head as usize;
     let block_column = block_idx_x() as usize * COLUMNS_PER_BLOCK;
     let column = block_column + warp % 4 * COLUMNS_PER_WARP + lane / 4;
-    // SAFETY: all lanes are here, and all warps come to the same end.
-    if unsafe { Scratch::of(&args).is_marked(value_head, lane) } {
-        return;
-    }
+    // SAFETY: the grid has so many parts.
+    let sequence = unsafe { Part::at(&args, place) };
     let stages = dynamic_shared_mem::<[Stage; STAGES]>().cast::<Stage>();
     let out = value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + column;
-    let part = Part { args: &args, lane, warp, column, stages, out: args.out.offset(out) };
+    let part = Lane { args: &args, lane, warp, column, stages, out: sequence.out(&args).offset(out) };
     // A chunk is computed when the next one's tiles, too, have arrived.
-    let chunks = args.tokens.div_ceil(CHUNK as u32);
+    let chunks = sequence.chunks() as u32;
     if warp >= 4 {
-        let mut inputs = Inputs::of(&args, thread % LOADERS, stages, key_head, value_head, block_column);
+        wait_for_last_launch();
+        // SAFETY: all lanes are here, and all warps come to the same end.
+        if unsafe { Scratch::of(&args).is_marked(&sequence, value_head, lane) } {
+            return;
+        }
+        let mut inputs = Inputs::of(&args, &sequence, thread % LOADERS, stages, key_head, value_head, block_column);
         // SAFETY: nothing has been read yet.
         unsafe {
             inputs.stage();
             inputs.stage();
         }
         let mut arriving = 0;
-        while args.tokens > 0 && arriving <= chunks {
+        while chunks > 0 && arriving <= chunks {
             wait_for_copies::<1>();
             fence_shared();
             // SAFETY: both roles come as often. The tiles of the chunk two before the arriving one are left.
             unsafe {
-                meet();
+                sync_roles();
                 inputs.stage();
+                inputs.measure_v(arriving);
             }
             arriving += 1;
         }
@@ -418,10 +449,11 @@ pub unsafe fn run(args: Args) {
         scales: [Scale::of(0.0); 2],
         at_keys: [0.0; 16],
         s_largest: [0.0; 2],
-        v_largest: [0.0; 2],
     };
-    if !args.initial_state.as_ptr().is_null() {
-        let state = args.initial_state.offset(value_head * args.state_head_stride);
+    // SAFETY: there is such a part.
+    let initial_state = unsafe { initial_state(&args, place) };
+    if !initial_state.as_ptr().is_null() {
+        let state = initial_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone, to the end.
@@ -429,25 +461,38 @@ pub unsafe fn run(args: Args) {
             }
         }
     }
-    if args.tokens > 0 {
+    // The state is older than chunk prep, the marks are not.
+    wait_for_last_launch();
+    // SAFETY: all lanes are here, and all warps come to the same end.
+    if unsafe { Scratch::of(&args).is_marked(&sequence, value_head, lane) } {
+        return;
+    }
+    if chunks > 0 {
         // SAFETY: both roles come as often. The first chunk's tiles are complete.
         unsafe {
-            meet();
+            sync_roles();
             part.start(&mut carried);
         }
-        let mut chunk = 0;
-        while chunk < chunks {
+        let (mut chunk, mut tokens) = (0, sequence.tokens);
+        while tokens > 0 {
             // SAFETY: as above. The next chunk's tiles are complete.
             unsafe {
-                meet();
-                part.chunk(chunk, args.tokens - chunk * CHUNK as u32, &mut carried);
+                sync_roles();
+                part.chunk(chunk, tokens, &mut carried);
             }
             chunk += 1;
+            tokens = tokens.saturating_sub(CHUNK as u32);
         }
         scale(&mut carried.s, carried.scales.map(Scale::inverse));
     }
-    if !args.final_state.as_ptr().is_null() {
-        let state = args.final_state.offset(value_head * args.state_head_stride);
+    // SAFETY: all lanes are here. There is such a part.
+    let (final_state, value_head) = unsafe {
+        // Computed again, since neither is to take a register all the way.
+        let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
+        (final_state(&args, place), value_head as usize)
+    };
+    if !final_state.as_ptr().is_null() {
+        let state = final_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone has them.
@@ -455,16 +500,6 @@ pub unsafe fn run(args: Args) {
             }
         }
     }
-}
-
-/// The block's barrier, at one place for both roles.
-///
-/// # Safety
-/// As [`sync_threads`].
-#[inline(always)]
-unsafe fn meet() {
-    // SAFETY: by the caller.
-    unsafe { sync_threads() };
 }
 
 const _: () = assert!(ROW_STEPS == 8 && TOKEN_STEPS == 2 && TOKEN_OCTETS == 4);

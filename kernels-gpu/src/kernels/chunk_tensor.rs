@@ -17,6 +17,7 @@
 //! a matrix's entries do. Chunk prep marks the value head, the scan leaves it alone, and
 //! [`super::chunk_fallback`], launched after it, takes the marked ones token by token.
 use super::chunk::{Args, CHUNK};
+use super::chunk_parts::Part;
 use crate::shape::HEAD_DIM;
 use cuda_std::warp::warp_max;
 use cuda_std::{Global, GlobalMut};
@@ -103,7 +104,7 @@ impl Scratch {
         let key_heads = args.num_key_heads as usize;
         Self {
             start: args.scratch,
-            chunks: (args.tokens as usize).div_ceil(CHUNK),
+            chunks: args.chunks as usize,
             key_heads,
             value_heads: key_heads * args.values_per_key as usize,
         }
@@ -158,17 +159,17 @@ impl Scratch {
         self.value_heads * HEAD_FLOATS
     }
 
-    /// Whether a chunk of the value head is marked.
+    /// Whether a chunk of the value head is marked, of a part's.
     ///
     /// # Safety
     /// All lanes of the warp make this call together, after the launch that wrote the marks.
     #[inline(always)]
     #[must_use]
-    pub unsafe fn is_marked(self, value_head: usize, lane: usize) -> bool {
-        let marks = Global::new(self.marks(0, value_head).as_ptr().cast_const());
+    pub unsafe fn is_marked(self, part: &Part, value_head: usize, lane: usize) -> bool {
+        let marks = Global::new(self.marks(part.first_chunk, value_head).as_ptr().cast_const());
         let (mut marked, mut index) = (0, lane);
-        while index < 2 * self.chunks {
-            // SAFETY: bounds: the head's marks. Read only.
+        while index < 2 * part.chunks() {
+            // SAFETY: bounds: the part's marks of the head. Read only.
             if unsafe { marks.at(index) } != 0.0 {
                 marked = 1;
             }

@@ -2,7 +2,9 @@
 pub mod chunk;
 pub mod chunk_fallback;
 pub mod chunk_head;
+pub mod chunk_parts;
 pub mod chunk_prep;
+pub mod chunk_prep_hopper;
 pub mod chunk_prep_tensor;
 pub mod chunk_scan;
 pub mod chunk_scan_tensor;

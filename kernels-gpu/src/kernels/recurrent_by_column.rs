@@ -114,8 +114,17 @@ fn column_of(role: Role, column_tile: usize) -> usize {
 /// describe; out and the final state overlap no input but the initial state.
 #[inline(always)]
 pub unsafe fn run(args: Args) {
+    // SAFETY: by the caller.
+    unsafe { run_head(args, block_idx_y()) };
+}
+
+/// The kernel in a block of columns of `value_head`.
+///
+/// # Safety
+/// As [`run`]; there is such a head.
+#[inline(always)]
+pub unsafe fn run_head(args: Args, value_head: u32) {
     let role = Role::here::<THREADS>();
-    let value_head = block_idx_y();
     let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
     let value_head = value_head as usize;
     let column = column_of(role, block_idx_x() as usize);

@@ -6,12 +6,15 @@
 //!     bed      inputs in place, and how a path is called: a new path is an arm of its two matches
 //!     agreement   parity before the clock
 //!     statistics  median and spread, and the order of a round
+//!   batches    instead: packed sequences and decode, on the GPU
 //!   text       the report for people
 //!   record     the report as files, with a picture (plot)
 //!     circumstances   what a number depends on besides the code
 //! ```
 #![forbid(unsafe_code)]
 mod agreement;
+#[cfg(feature = "cuda")]
+mod batches;
 mod bed;
 pub mod circumstances;
 mod measure;
@@ -32,7 +35,7 @@ use super::{Verdict, print, print_json};
 use crate::cli::{Backend, BenchArguments, Multiprocessors};
 use circumstances::Circumstances;
 use host::Heads;
-use measure::{Request, measure};
+use measure::{FAMILY, Request, measure};
 use report::Report;
 
 /// Memory that the inputs and outputs may take: above it the arguments are a mistake, and an allocation would abort.
@@ -53,6 +56,10 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<Verdict> {
     tokens.sort_unstable();
     tokens.dedup();
     require_memory(&heads, &tokens)?;
+    #[cfg(feature = "cuda")]
+    if arguments.varlen.is_some() || !arguments.decode.is_empty() {
+        return batches::run(arguments, heads);
+    }
     let multiprocessors = multiprocessors(&arguments.multiprocessors, machine.gpu().ok())?;
     let chosen = choose(&machine.offers(), &arguments.on, &arguments.named.path)?;
     let request = Request {
@@ -80,7 +87,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<Verdict> {
         command: "bench",
         version: env!("CARGO_PKG_VERSION"),
         circumstances,
-        family: measure::FAMILY.to_string(),
+        family: FAMILY.to_string(),
         clocks: found.clocks,
         seed: arguments.seed,
         heads: (&heads).into(),

@@ -1,43 +1,15 @@
-//! Driver calls that only the probes make: graphs by capture, and launches with attributes.
+//! Driver calls that only the probes make: graphs by capture.
 use super::super::error::DriverError;
+use super::super::programmatic::{self, Extent};
 use super::super::raw::{self, Code, check};
 use super::super::stream::Stream;
-use core::ffi::{CStr, c_int, c_uint, c_ulonglong, c_void};
+use core::ffi::{CStr, c_int, c_ulonglong, c_void};
 use cust::sys::{CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream};
 
-/// `CUlaunchAttributeID`: a launch may begin before the one in front of it on the stream has ended.
-const ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
 /// `CUstreamCaptureMode`: other threads are not disturbed.
 const CAPTURE_THREAD_LOCAL: c_int = 1;
 
-/// `CUlaunchAttribute`: its value is a union of 64 bytes.
-#[repr(C, align(8))]
-struct LaunchAttribute {
-    id: c_uint,
-    padding: [u8; 4],
-    value: [c_int; 16],
-}
-
-/// `CUlaunchConfig`.
-#[repr(C)]
-struct LaunchConfig {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared_bytes: c_uint,
-    stream: CUstream,
-    attributes: *mut LaunchAttribute,
-    attribute_count: c_uint,
-}
-
-const _: () = assert!(size_of::<LaunchAttribute>() == 72 && size_of::<LaunchConfig>() == 56);
-
 unsafe extern "C" {
-    fn cuLaunchKernelEx(
-        config: *const LaunchConfig,
-        function: CUfunction,
-        parameters: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    ) -> Code;
     #[link_name = "cuStreamBeginCapture_v2"]
     fn cuStreamBeginCapture(stream: CUstream, mode: c_int) -> Code;
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Code;
@@ -58,21 +30,9 @@ pub unsafe fn launch_programmatic(
     parameters: &mut [*mut c_void],
     stream: Stream,
 ) -> Result<(), DriverError> {
-    let mut value = [0; 16];
-    value[0] = 1;
-    let mut attribute = LaunchAttribute { id: ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, padding: [0; 4], value };
-    let config = LaunchConfig {
-        grid: [blocks, 1, 1],
-        block: [threads, 1, 1],
-        shared_bytes: 0,
-        stream: stream.as_raw().cast(),
-        attributes: &raw mut attribute,
-        attribute_count: 1,
-    };
-    // SAFETY: types: both structs are laid out as the driver's. Lengths: one attribute. Lifetime: the driver copies all of
-    // it before it returns; the rest by the caller.
-    let code = unsafe { cuLaunchKernelEx(&raw const config, function, parameters.as_mut_ptr(), core::ptr::null_mut()) };
-    check("cuLaunchKernelEx", code)
+    let extent = Extent { grid: [blocks, 1], threads, shared_bytes: 0 };
+    // SAFETY: by the caller.
+    unsafe { programmatic::launch(function, extent, parameters, stream) }
 }
 
 /// A moment on a stream.

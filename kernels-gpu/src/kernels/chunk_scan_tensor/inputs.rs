@@ -1,6 +1,7 @@
 //! What the scan reads, on its way to shared memory.
 use super::{HeadTile, KeyTile, Shared, THREADS, V_STRIDE, VTile};
 use crate::kernels::chunk::{Args, CHUNK};
+use crate::kernels::chunk_parts::Part;
 use crate::kernels::chunk_tensor::{KEY_MATRIX, Scratch};
 use cuda_std::async_copy::{commit, copy_16};
 use cuda_std::{Global, Tile};
@@ -60,11 +61,19 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// From the first chunk on.
+    /// From the part's first chunk on.
     #[inline(always)]
-    pub fn of(args: &'a Args, thread: usize, tiles: Tiles, key_head: usize, value_head: usize, column: usize) -> Self {
+    pub fn of(
+        args: &'a Args,
+        part: &Part,
+        thread: usize,
+        tiles: Tiles,
+        key_head: usize,
+        value_head: usize,
+        column: usize,
+    ) -> Self {
         let scratch = Scratch::of(args);
-        let keys = scratch.keys_index(0, key_head);
+        let keys = scratch.keys_index(part.first_chunk, key_head);
         let v = value_head * args.v_head_stride + thread / 16 * args.v_token_stride + column + 4 * (thread % 16);
         Self {
             args,
@@ -72,10 +81,10 @@ impl<'a> Inputs<'a> {
             tiles,
             keys: keys as u32,
             queries: (keys + 2 * KEY_MATRIX) as u32,
-            head: scratch.head_index(0, value_head) as u32,
-            v: args.v.offset(v),
-            tokens_of_keys: args.tokens,
-            tokens_of_queries: args.tokens,
+            head: scratch.head_index(part.first_chunk, value_head) as u32,
+            v: part.v(args).offset(v),
+            tokens_of_keys: part.tokens,
+            tokens_of_queries: part.tokens,
             of_keys: 0,
             of_v: 0,
             of_queries: 0,

@@ -75,16 +75,22 @@ pub struct Scale {
 /// A column's factors in a chunk.
 #[derive(Clone, Copy)]
 pub struct Factors {
-    /// y is kept so much larger, and this is the inverse.
+    /// y is kept so much larger: a power of two.
     pub y: f32,
-    pub y_inverse: f32,
-    /// From what is kept with the state's scale to y's, and to none.
+    /// From what is kept with the state's scale to y's.
     pub s_to_y: f32,
-    pub s_inverse: f32,
     /// Multiplies the state before the chunk: the decay, and the change of its scale.
     pub decay: f32,
     /// Multiplies T's products with y: what the chunk adds to the state.
     pub gain: f32,
+}
+
+impl Factors {
+    /// From y's scale to none. A power of two's inverse has the opposite exponent.
+    #[inline(always)]
+    pub fn y_inverse(&self) -> f32 {
+        f32::from_bits((254 << 23) - self.y.to_bits())
+    }
 }
 
 impl Scale {
@@ -120,9 +126,7 @@ impl Scale {
         self.exponent += shift;
         Factors {
             y: power_of_two(y_exponent),
-            y_inverse: power_of_two(-y_exponent),
             s_to_y,
-            s_inverse,
             decay: total_decay * power_of_two(shift),
             gain: power_of_two((self.exponent - y_exponent - T_SCALE_EXPONENT).clamp(-126, 127)),
         }

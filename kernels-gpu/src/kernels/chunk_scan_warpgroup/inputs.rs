@@ -1,6 +1,7 @@
 //! What the scan reads, on its way to shared memory: by four warps that do nothing else.
-use super::{LOADERS, STAGES, Stage, V_STRIDE};
+use super::{COLUMNS_PER_BLOCK, LOADERS, STAGES, Stage, V_STRIDE};
 use crate::kernels::chunk::{Args, CHUNK};
+use crate::kernels::chunk_parts::Part;
 use crate::kernels::chunk_tensor::Scratch;
 use cuda_std::async_copy::{commit, copy_16};
 use cuda_std::{Global, Tile};
@@ -21,10 +22,11 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// From the first chunk on.
+    /// From the part's first chunk on.
     #[inline(always)]
     pub fn of(
         args: &'a Args,
+        part: &Part,
         thread: usize,
         stages: *mut Stage,
         key_head: usize,
@@ -37,10 +39,10 @@ impl<'a> Inputs<'a> {
             args,
             thread,
             stages,
-            keys: scratch.keys_index(0, key_head) as u32,
-            head: scratch.head_index(0, value_head) as u32,
-            v: args.v.offset(v),
-            tokens: args.tokens,
+            keys: scratch.keys_index(part.first_chunk, key_head) as u32,
+            head: scratch.head_index(part.first_chunk, value_head) as u32,
+            v: part.v(args).offset(v),
+            tokens: part.tokens,
             stage: 0,
         }
     }
@@ -100,4 +102,27 @@ impl<'a> Inputs<'a> {
         }
         commit();
     }
+
+    /// Leaves the largest finite magnitude of each column of a chunk's v, in halves of its tokens.
+    ///
+    /// # Safety
+    /// The chunk's v is complete; a barrier follows before the result is read.
+    #[inline(always)]
+    pub unsafe fn measure_v(&self, chunk: u32) {
+        let stage = self.stages.wrapping_add(chunk as usize % STAGES);
+        // SAFETY: fields.
+        let (v, largest) = unsafe { (&raw mut (*stage).v, &raw mut (*stage).v_largest) };
+        let (half, column) = (self.thread / COLUMNS_PER_BLOCK, self.thread % COLUMNS_PER_BLOCK);
+        let mut found = 0.0f32;
+        for token in 0..CHUNK / 2 {
+            // SAFETY: bounds: token < 32, columns below 64. Barrier: by the caller.
+            let value = unsafe { Tile::at(v, (CHUNK / 2 * half + token) * V_STRIDE + column) }.abs();
+            // An infinite v is not to make the column's others too small for 16 bits.
+            found = found.max(if value < f32::INFINITY { value } else { 0.0 });
+        }
+        // SAFETY: bounds: 128 threads. Owner: this thread alone has (half, column). Barrier: by the caller.
+        unsafe { Tile::put(largest, self.thread, found) };
+    }
 }
+
+const _: () = assert!(LOADERS == 2 * COLUMNS_PER_BLOCK);

@@ -24,7 +24,7 @@ pub struct Step {
 #[inline(always)]
 pub unsafe fn project<const FROM_ZERO: bool>(sums: Sums, keys: *mut KeyTile, step: usize, s: Step) -> Sums {
     let first = step / 4 * KEY_PANEL;
-    let keys = Matrix::of(keys, first).offset(step % 4 * STEP);
+    let keys = Matrix::of(keys).offset(first + step % 4 * STEP);
     // SAFETY: by the caller.
     unsafe {
         let sums = multiply::<FROM_ZERO>(sums, s.low, keys);
@@ -63,7 +63,7 @@ pub unsafe fn project_half<const FIRST: usize, const FROM_ZERO: bool>(
 /// As [`project`], of the part.
 #[inline(always)]
 unsafe fn solve(head: *mut HeadTile, first: usize, y: &Halves<TOKEN_STEPS>) -> Sums {
-    let matrix = Matrix::of(head, first);
+    let matrix = Matrix::of(head).offset(first);
     // SAFETY: by the caller.
     unsafe {
         let sums = multiply::<true>([0.0; 16], y.low[0], matrix);
@@ -101,7 +101,7 @@ pub unsafe fn outputs(head: *mut HeadTile, y: &Halves<TOKEN_STEPS>) -> Sums {
 /// As [`project`].
 #[inline(always)]
 pub unsafe fn gain<const PART: usize>(keys: *mut KeyTile, d: &Halves<TOKEN_STEPS>) -> Sums {
-    let keys = Matrix::of(keys, PART / 2 * KEY_PANEL).offset(PART % 2 * 2 * STEP);
+    let keys = Matrix::of(keys).offset(PART / 2 * KEY_PANEL + PART % 2 * 2 * STEP);
     let low = keys.offset(KEY_MATRIX);
     // SAFETY: by the caller.
     unsafe {
