@@ -13,14 +13,15 @@ use crate::targets::TARGETS;
 const MOST_LINES: usize = 550;
 
 /// The fence: where `unsafe` may stand.
-const UNSAFE_PREFIXES: [&str; 8] = [
+const UNSAFE_PREFIXES: [&str; 9] = [
     "kernels-gpu/cuda_std/",
     "kernels-gpu/src/",
     "host/libcuda_loader/",
     "host/src/cuda/",
     "host/src/emulated",
-    "examples/",
     "host/examples/",
+    "examples/candle/src/on_candle/on_gpu.rs",
+    "examples/candle/src/on_device.rs",
     "tests/",
 ];
 

@@ -71,18 +71,17 @@ impl GatedDeltaNet {
         recurrence: &mut dyn Recurrence,
         layer: usize,
     ) -> Result<Tensor> {
-        let (tokens, heads) = (x.dim(0)?, &self.heads);
-        let keys = heads.num_k_heads * HEAD_DIM;
+        let (keys, values) = (self.heads.num_k_heads, self.heads.num_v_heads);
         let mixed = self.convolve(&self.qkv.forward(x)?, tail)?;
-        let rows =
-            |first, heads: usize| mixed.narrow(D::Minus1, first, heads * HEAD_DIM)?.reshape((tokens, heads, HEAD_DIM));
+        // Views, not copies: the recurrence takes strides.
+        let rows = mixed.reshape((x.dim(0)?, 2 * keys + values, HEAD_DIM))?;
         let out = recurrence.run(
             layer,
             &Inputs {
                 heads: self.heads,
-                q: &normalised(&rows(0, heads.num_k_heads)?)?,
-                k: &normalised(&rows(keys, heads.num_k_heads)?)?,
-                v: &rows(2 * keys, heads.num_v_heads)?,
+                q: &normalised(&rows.narrow(1, 0, keys)?)?,
+                k: &normalised(&rows.narrow(1, keys, keys)?)?,
+                v: &rows.narrow(1, 2 * keys, values)?,
                 g: &self.forget(&self.a.forward(x)?)?,
                 beta: &ops::sigmoid(&self.b.forward(x)?)?,
             },

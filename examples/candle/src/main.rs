@@ -6,7 +6,7 @@ use candle_example::config::Config;
 use candle_example::e2e::{self, Request};
 use candle_example::gated_delta_net::heads;
 use candle_example::model::Model;
-use candle_example::on_candle::OnCandle;
+use candle_example::on_candle::{OnCandle, Prefill};
 use candle_example::recurrence::Recurrence;
 use clap::{Args, Parser, Subcommand};
 use host::cpu::Path;
@@ -40,6 +40,10 @@ struct E2eArguments {
     /// Seed of the weights and of the prompts
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Keep candle's tensors on the GPU too
+    #[cfg(feature = "cuda")]
+    #[arg(long)]
+    on_gpu: bool,
     /// A report in JSON on standard output, and nothing else there
     #[arg(long)]
     json: bool,
@@ -75,7 +79,8 @@ fn token(text: &str) -> Result<u32, String> {
 }
 
 fn main() -> Result<()> {
-    // Before the first CUDA call. No driver is no error here: the report says so.
+    // Before the first CUDA call. No driver is no error here: the report says so. candle's CUDA feature links the driver.
+    #[cfg(not(feature = "cuda"))]
     let _ = libcuda_loader::load();
     match Cli::parse().command {
         Command::E2e(arguments) => compare(arguments),
@@ -84,8 +89,9 @@ fn main() -> Result<()> {
 }
 
 fn compare(arguments: E2eArguments) -> Result<()> {
-    let E2eArguments { tokens, generated, rounds, seed, json } = arguments;
-    let report = e2e::run(&Request { config: Config::SMALL, seed, tokens, generated, rounds })?;
+    let device = arguments.device()?;
+    let E2eArguments { tokens, generated, rounds, seed, json, .. } = arguments;
+    let report = e2e::run(&Request { config: Config::SMALL, seed, device, tokens, generated, rounds })?;
     match json {
         true => println!("{}", serde_json::to_string_pretty(&report)?),
         false => print!("{report}"),
@@ -93,10 +99,20 @@ fn compare(arguments: E2eArguments) -> Result<()> {
     Ok(())
 }
 
+impl E2eArguments {
+    fn device(&self) -> Result<Device> {
+        #[cfg(feature = "cuda")]
+        if self.on_gpu {
+            return Ok(Device::new_cuda(0)?);
+        }
+        Ok(Device::Cpu)
+    }
+}
+
 fn generate(arguments: &GenerateArguments) -> Result<()> {
     let config = Config::SMALL;
     let model = Model::new(&config, arguments.seed, &Device::Cpu)?;
-    let mut recurrence = OnCandle::new(&heads(&config)?, config.layers, Path::Recurrent, &Device::Cpu)?;
+    let mut recurrence = OnCandle::new(&heads(&config)?, config.layers, Prefill::Cpu(Path::Recurrent), &Device::Cpu)?;
     recurrence.reset()?;
     let mut cache = model.cache()?;
     let logits = model.forward(&arguments.prompt, 1, &mut cache, &mut recurrence)?;

@@ -1,5 +1,7 @@
 //! The recurrence on candle's tensors: an operation in place on the state.
-#![forbid(unsafe_code)]
+#[cfg(feature = "cuda")]
+mod on_gpu;
+
 use crate::recurrence::{Inputs, Recurrence};
 use candle_core::{CpuStorage, DType, Device, Error, InplaceOp1, Layout, Result, Storage, Tensor};
 use host::cpu::Path;
@@ -7,20 +9,30 @@ use host::{Call, Gates, Heads, State, StateLayout, Strides, View, ViewMut, cpu};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+/// What takes prompts; single tokens always go token by token.
+#[derive(Clone, Debug)]
+pub enum Prefill {
+    /// The CPU backend, for tensors on the CPU.
+    Cpu(Path),
+    /// A kernel, for tensors on the GPU.
+    #[cfg(feature = "cuda")]
+    Gpu(host::cuda::Gdn, host::Kernel),
+}
+
 /// The states of all layers as candle tensors, `[HV, 128, 128]`.
 #[derive(Debug)]
 pub struct OnCandle {
-    prefill: Path,
+    prefill: Prefill,
     states: Vec<Tensor>,
     elapsed: Duration,
 }
 
 impl OnCandle {
-    /// For so many layers; prompts go by `prefill`, single tokens token by token.
+    /// For so many layers, by `prefill`, on `device`.
     ///
     /// # Errors
     /// Whatever the device says.
-    pub fn new(heads: &Heads, layers: usize, prefill: Path, device: &Device) -> Result<Self> {
+    pub fn new(heads: &Heads, layers: usize, prefill: Prefill, device: &Device) -> Result<Self> {
         let shape = (heads.num_v_heads, heads.head_k_dim, heads.head_v_dim);
         let states = (0..layers).map(|_| Tensor::zeros(shape, DType::F32, device)).collect::<Result<_>>()?;
         Ok(Self { prefill, states, elapsed: Duration::ZERO })
@@ -29,7 +41,11 @@ impl OnCandle {
 
 impl Recurrence for OnCandle {
     fn name(&self) -> String {
-        format!("cpu {}", self.prefill.name())
+        match &self.prefill {
+            Prefill::Cpu(path) => format!("cpu {}", path.name()),
+            #[cfg(feature = "cuda")]
+            Prefill::Gpu(_, kernel) => format!("cuda {}", kernel.name()),
+        }
     }
 
     fn reset(&mut self) -> Result<()> {
@@ -41,10 +57,12 @@ impl Recurrence for OnCandle {
     }
 
     fn run(&mut self, layer: usize, inputs: &Inputs<'_>) -> Result<Tensor> {
-        let path = if inputs.q.dim(0)? == 1 { Path::Recurrent } else { self.prefill };
-        let step = Step { inputs: *inputs, path, out: RefCell::default() };
+        let state = &self.states[layer];
+        let step = Step { inputs: *inputs, prefill: &self.prefill, out: RefCell::default() };
+        state.device().synchronize()?;
         let start = Instant::now();
-        self.states[layer].inplace_op1(&step)?;
+        state.inplace_op1(&step)?;
+        state.device().synchronize()?;
         self.elapsed += start.elapsed();
         step.out.into_inner().ok_or_else(|| Error::msg("the operation was not run"))
     }
@@ -57,7 +75,7 @@ impl Recurrence for OnCandle {
 /// One call, in place on a state.
 struct Step<'a> {
     inputs: Inputs<'a>,
-    path: Path,
+    prefill: &'a Prefill,
     /// An operation in place has no other way to give a tensor.
     out: RefCell<Option<Tensor>>,
 }
@@ -71,9 +89,13 @@ impl InplaceOp1 for Step<'_> {
         let CpuStorage::F32(state) = state else {
             return Err(Error::msg("states are f32"));
         };
+        #[cfg_attr(not(feature = "cuda"), expect(irrefutable_let_patterns, reason = "there is only one"))]
+        let &Prefill::Cpu(path) = self.prefill else {
+            return Err(Error::msg("the tensors are on the CPU"));
+        };
         let Inputs { heads, q, k, v, g, beta } = self.inputs;
-        let (tokens, width) = (q.dim(0)?, heads.head_v_dim);
-        let mut out = vec![0.0f32; tokens * heads.num_v_heads * width];
+        let shape @ (tokens, values, width) = (q.dim(0)?, heads.num_v_heads, heads.head_v_dim);
+        let mut out = vec![0.0f32; tokens * values * width];
         let [q, k, v, g, beta] = [q, k, v, g, beta].map(Tensor::storage_and_layout);
         let call = Call::new(
             heads,
@@ -82,12 +104,24 @@ impl InplaceOp1 for Step<'_> {
             view(&k)?,
             view(&v)?,
             Gates::Log { g: view(&g)?, beta: view(&beta)? },
-            ViewMut::new(&mut out, Strides::dense(heads.num_v_heads, width)),
+            ViewMut::new(&mut out, Strides::dense(values, width)),
         )
         .state(State { data: &mut state[layout.start_offset()..], layout: StateLayout::key_major(&heads) });
-        cpu::run_by(call, self.path).map_err(Error::wrap)?;
-        let shape = (tokens, heads.num_v_heads, width);
+        match tokens {
+            1 => cpu::decode(call),
+            _ => cpu::run_by(call, path),
+        }
+        .map_err(Error::wrap)?;
         *self.out.borrow_mut() = Some(Tensor::from_vec(out, shape, &Device::Cpu)?);
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, state: &mut candle_core::CudaStorage, layout: &Layout) -> Result<()> {
+        let Prefill::Gpu(gdn, kernel) = self.prefill else {
+            return Err(Error::msg("the tensors are on the GPU"));
+        };
+        *self.out.borrow_mut() = Some(on_gpu::run(gdn, *kernel, &self.inputs, state, layout)?);
         Ok(())
     }
 }

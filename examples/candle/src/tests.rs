@@ -4,10 +4,11 @@ use crate::config::Config;
 use crate::e2e::{self, Request};
 use crate::gated_delta_net::heads;
 use crate::model::Model;
-use crate::on_candle::OnCandle;
+use crate::on_candle::{OnCandle, Prefill};
 use crate::recurrence::Recurrence;
 use candle_core::{Device, Result};
 use host::cpu::Path;
+use std::io::Write;
 
 const CONFIG: Config = Config::TINY;
 /// Enough for chunks of 32 and a rest.
@@ -18,7 +19,7 @@ fn prompt() -> Vec<u32> {
 }
 
 fn on_cpu(path: Path) -> Result<OnCandle> {
-    OnCandle::new(&heads(&CONFIG)?, CONFIG.layers, path, &Device::Cpu)
+    OnCandle::new(&heads(&CONFIG)?, CONFIG.layers, Prefill::Cpu(path), &Device::Cpu)
 }
 
 /// The logits of the last token of the prompt, given in pieces up to these places.
@@ -97,23 +98,31 @@ fn generation_goes_on_from_the_prompt() -> Result<()> {
 fn e2e_of_a_short_prompt_reports_agreement() -> Result<()> {
     // No driver is no error here: the report says so.
     let _ = libcuda_loader::load();
-    let request = Request { config: CONFIG, seed: 1, tokens: vec![TOKENS], generated: 5, rounds: 1 };
+    let request =
+        Request { config: CONFIG, seed: 1, device: Device::Cpu, tokens: vec![TOKENS], generated: 5, rounds: 1 };
     let report = e2e::run(&request)?;
     let text = report.to_string();
     if report.gpu.is_none() {
         assert!(std::env::var_os("GDN_REQUIRE_GPU").is_none_or(|value| value != "1"), "{text}");
-        assert!(text.contains("Not run: cuda chunked: no usable NVIDIA driver"), "{text}");
-        println!("skipped: no device (1 case): e2e on the GPU");
+        assert!(text.contains("Not run: cuda recurrent_by_key_head, "), "{text}");
+        // Past the test harness, which captures what is printed: a skip has to be seen.
+        let _ = writeln!(std::io::stderr(), "skipped: no device (1 case): e2e on the GPU");
     } else {
         assert!(report.skipped.is_empty(), "{text}");
         assert_eq!(report.sections.len(), 2, "{text}");
     }
     for row in report.sections.iter().flat_map(|section| &section.rows) {
-        assert_eq!(row.difference.positions, TOKENS, "{text}");
-        let (least, most) = if row.path.contains("bf16") { (1e-9, 1e-2) } else { (0.0, 1e-9) };
-        assert!((least..most).contains(&row.difference.mean_divergence), "{text}");
-        if !row.path.contains("bf16") {
-            assert_eq!((row.difference.same_top, row.difference.same_generated), (TOKENS, 5), "{text}");
+        let difference = &row.difference;
+        assert_eq!(difference.positions, TOKENS, "{text}");
+        if row.path.contains("bf16") {
+            assert!((1e-7..1e-2).contains(&difference.mean_divergence), "{text}");
+        } else {
+            assert!(difference.mean_divergence < 1e-8, "{text}");
+            assert_eq!((difference.same_top, difference.same_generated), (TOKENS, 5), "{text}");
+        }
+        // Kernels that go token by token have each other's bits.
+        if ["cuda recurrent_by_column", "cuda decode"].contains(&row.path.as_str()) {
+            assert_eq!(difference.largest_divergence, 0.0, "{text}");
         }
     }
     let agreement = text.lines().find(|line| line.trim_start().starts_with("cpu chunked")).unwrap();

@@ -12,7 +12,7 @@ use crate::altered::{Alteration, Altered};
 use crate::config::Config;
 use crate::gated_delta_net::heads;
 use crate::model::{Cache, Model};
-use crate::on_candle::OnCandle;
+use crate::on_candle::{OnCandle, Prefill};
 use crate::on_device::{Gpu, OnDevice};
 use crate::recurrence::Recurrence;
 use candle_core::{Device, Result, Tensor};
@@ -20,7 +20,6 @@ use host::{Heads, Kernel, cpu};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, Uniform};
-use std::rc::Rc;
 use std::time::Instant;
 
 /// What is asked for.
@@ -30,6 +29,8 @@ pub struct Request {
     pub config: Config,
     /// Of its weights and of the prompts.
     pub seed: u64,
+    /// Where candle's tensors are.
+    pub device: Device,
     /// Lengths of prompts.
     pub tokens: Vec<usize>,
     /// Tokens to generate after each.
@@ -67,15 +68,11 @@ struct Group {
 /// # Errors
 /// Whatever the device says. A path that does not run is none, but is in the report.
 pub fn run(request: &Request) -> Result<Report> {
-    let device = Device::Cpu;
-    let model = Model::new(&request.config, request.seed, &device)?;
-    let heads = heads(&request.config)?;
-    let gpu = Gpu::open();
-    let mut groups = vec![on_cpu(&heads, &request.config, &device)?];
-    if let Ok(gpu) = &gpu {
-        groups.push(on_gpu(gpu, &heads, &request.config, &device)?);
-    }
-    let mut report = Report::new(request, &gpu);
+    let Request { config, device, .. } = request;
+    let model = Model::new(config, request.seed, device)?;
+    let heads = heads(config)?;
+    let (gpu, mut groups) = groups(&heads, config, device)?;
+    let mut report = Report::new(request, gpu);
     for &tokens in &request.tokens {
         let prompt = prompt(request, tokens);
         for group in &mut groups {
@@ -86,22 +83,24 @@ pub fn run(request: &Request) -> Result<Report> {
     Ok(report)
 }
 
-fn on_cpu(heads: &Heads, config: &Config, device: &Device) -> Result<Group> {
-    let path = |path| OnCandle::new(heads, config.layers, path, device);
-    let mut group = Group::new(|| path(cpu::Path::Recurrent), device)?;
-    group.arms.push(Arm::timed(path(cpu::Path::Chunked)?));
-    Ok(group)
-}
-
-fn on_gpu(gpu: &Rc<Gpu>, heads: &Heads, config: &Config, device: &Device) -> Result<Group> {
-    let path = |kernel| OnDevice::new(gpu, heads, config.layers, kernel);
-    let base = Kernel::RecurrentByKeyHead;
-    let mut group = Group::new(|| path(base), device)?;
-    for kernel in Kernel::ALL.into_iter().filter(|&kernel| kernel != base) {
-        group.arms.push(Arm::timed(path(kernel)?));
+/// What can be compared where candle's tensors are, and the GPU's name.
+fn groups(heads: &Heads, config: &Config, device: &Device) -> Result<(host::Result<String>, Vec<Group>)> {
+    #[cfg(feature = "cuda")]
+    if device.is_cuda() {
+        let gdn = host::cuda::Gdn::new(0).map_err(candle_core::Error::wrap)?;
+        let path = |kernel| OnCandle::new(heads, config.layers, Prefill::Gpu(gdn.clone(), kernel), device);
+        return Ok((Ok(gdn.facts().name.clone()), vec![Group::by_kernels(path, device)?]));
     }
-    group.arms.push(Arm::untimed(OnCandle::new(heads, config.layers, cpu::Path::Recurrent, device)?));
-    Ok(group)
+    let path = |path| OnCandle::new(heads, config.layers, Prefill::Cpu(path), device);
+    let mut on_cpu = Group::new(|| path(cpu::Path::Recurrent), device)?;
+    on_cpu.arms.push(Arm::timed(path(cpu::Path::Chunked)?));
+    let gpu = match Gpu::open() {
+        Ok(gpu) => gpu,
+        Err(error) => return Ok((Err(error), vec![on_cpu])),
+    };
+    let mut on_gpu = Group::by_kernels(|kernel| OnDevice::new(&gpu, heads, config.layers, kernel), device)?;
+    on_gpu.arms.push(Arm::untimed(path(cpu::Path::Recurrent)?));
+    Ok((Ok(gpu.name().to_owned()), vec![on_cpu, on_gpu]))
 }
 
 /// Tokens without any meaning.
@@ -124,6 +123,16 @@ impl Group {
         })
     }
 
+    /// The token-by-token kernel for one sequence, its alterations, and every other kernel.
+    fn by_kernels<R: Recurrence + 'static>(path: impl Fn(Kernel) -> Result<R>, device: &Device) -> Result<Self> {
+        let base = Kernel::RecurrentByKeyHead;
+        let mut group = Self::new(|| path(base), device)?;
+        for kernel in Kernel::ALL.into_iter().filter(|&kernel| kernel != base) {
+            group.arms.push(Arm::timed(path(kernel)?));
+        }
+        Ok(group)
+    }
+
     /// None where the first path does not run.
     fn compare(
         &mut self,
@@ -134,7 +143,7 @@ impl Group {
     ) -> Result<Option<Section>> {
         let mut skip = |path: &dyn Recurrence, error: candle_core::Error| {
             let reason = error.to_string();
-            skipped.push(Skip { path: path.name(), tokens: prompt.len(), reason });
+            skipped.push(Skip { paths: vec![path.name()], tokens: Some(prompt.len()), reason });
         };
         let Some((Arm { path: base, .. }, others)) = self.arms.split_first_mut() else {
             return Ok(None);

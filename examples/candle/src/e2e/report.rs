@@ -1,12 +1,10 @@
 //! What is said at the end, as text and as JSON.
 #![forbid(unsafe_code)]
 use super::{Difference, Pair, Request};
-use crate::on_device::Gpu;
 use comfy_table::{CellAlignment, Table, presets};
 use host::Kernel;
 use serde::Serialize;
 use std::fmt;
-use std::rc::Rc;
 
 /// Everything.
 #[derive(Clone, Debug, Serialize)]
@@ -43,39 +41,40 @@ pub struct Row {
     pub times: Option<Pair>,
 }
 
-/// A path that did not run.
+/// Paths that did not run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Skip {
-    /// Its name.
-    pub path: String,
-    /// Of the prompt; 0 for all.
-    pub tokens: usize,
+    /// Their names.
+    pub paths: Vec<String>,
+    /// Of the prompt; none for every prompt.
+    pub tokens: Option<usize>,
     /// Why not.
     pub reason: String,
 }
 
 impl Report {
     /// With nothing in it but what is there.
-    pub(super) fn new(request: &Request, gpu: &host::Result<Rc<Gpu>>) -> Self {
+    pub(super) fn new(request: &Request, gpu: host::Result<String>) -> Self {
         let config = &request.config;
         let attention = (0..config.layers).filter(|&layer| config.is_attention(layer)).count();
         let model = format!(
             "{} layers of Gated DeltaNet with {}/{} heads, {attention} of attention, hidden {}, vocabulary {}, f32, weights of \
-             seed {}",
+             seed {}; candle on the {}",
             config.layers - attention,
             config.key_heads,
             config.value_heads,
             config.hidden,
             config.vocabulary,
-            request.seed
+            request.seed,
+            if request.device.is_cpu() { "CPU" } else { "GPU" }
         );
-        let skipped = gpu.as_ref().err().map_or_else(Vec::new, |error| {
-            let skip =
-                |kernel: Kernel| Skip { path: format!("cuda {}", kernel.name()), tokens: 0, reason: error.to_string() };
-            Kernel::ALL.into_iter().map(skip).collect()
+        let skipped = gpu.as_ref().err().map(|error| Skip {
+            paths: Kernel::ALL.map(|kernel| format!("cuda {}", kernel.name())).to_vec(),
+            tokens: None,
+            reason: error.to_string(),
         });
-        let gpu = gpu.as_ref().ok().map(|gpu| gpu.name().to_owned());
-        Self { model, gpu, sections: Vec::new(), skipped }
+        let skipped = skipped.into_iter().collect();
+        Self { model, gpu: gpu.ok(), sections: Vec::new(), skipped }
     }
 }
 
@@ -84,8 +83,7 @@ const LEGEND: &str = "\
 KL: divergence of the logits from the base's in nats, of the first generated token, mean and largest over the prompt's
 positions; of noise: the mean, in means of the same path in another order. top-1: positions with the same most likely token.
 greedy: generated tokens up to the first that differs. Times in ms, medians of prompts taken in turn in both orders:
-recurrence: its calls, on a GPU between events and on a cold cache; prompt: all of it, with candle on the CPU, and for a
-GPU's kernels the copies to it and back.
+recurrence: its calls, those of a GPU without the copies to it and back; prompt: all of it, copies included.
 ";
 
 impl fmt::Display for Report {
@@ -96,9 +94,9 @@ impl fmt::Display for Report {
             writeln!(formatter, "\n{} tokens, against {}\n{}", section.tokens, section.base, section.table())?;
         }
         write!(formatter, "\n{LEGEND}")?;
-        for Skip { path, tokens, reason } in &self.skipped {
-            let tokens = if *tokens == 0 { String::new() } else { format!(" at {tokens} tokens") };
-            writeln!(formatter, "Not run: {path}{tokens}: {reason}")?;
+        for Skip { paths, tokens, reason } in &self.skipped {
+            let tokens = tokens.map(|tokens| format!(" at {tokens} tokens")).unwrap_or_default();
+            writeln!(formatter, "Not run{tokens}: {}: {reason}", paths.join(", "))?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The layer against itself in float64, written out.
 use super::*;
-use crate::on_candle::OnCandle;
+use crate::on_candle::{OnCandle, Prefill};
 use candle_core::{DType, Device};
 use host::cpu::Path;
 
@@ -87,7 +87,7 @@ fn it_is_what_is_written_in_float64() {
     for (path, ends) in
         [(Path::Recurrent, vec![TOKENS]), (Path::Chunked, vec![TOKENS]), (Path::Recurrent, vec![2, 3, TOKENS])]
     {
-        let mut recurrence = OnCandle::new(&layer.heads, 1, path, &Device::Cpu).unwrap();
+        let mut recurrence = OnCandle::new(&layer.heads, 1, Prefill::Cpu(path), &Device::Cpu).unwrap();
         let (mut tail, mut start, mut found) = (layer.tail().unwrap(), 0, Vec::new());
         for &end in &ends {
             let piece = x.narrow(0, start, end - start).unwrap();
