@@ -175,6 +175,15 @@ pub unsafe fn global_write_if(condition: bool, pointer: *mut f32, value: f32) {
     }
 }
 
+#[inline(always)]
+#[track_caller]
+pub unsafe fn shared_write_if(condition: bool, pointer: *mut f32, value: f32) {
+    if condition {
+        // SAFETY: the caller's contract.
+        unsafe { shared_write(pointer, value) }
+    }
+}
+
 /// What the GPU's 16-byte accesses need; the type itself asks for less.
 const fn align_of_quad() -> usize {
     size_of::<Quad>()

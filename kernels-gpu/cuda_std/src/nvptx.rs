@@ -196,6 +196,20 @@ pub unsafe fn shared_write_pair(pointer: *mut f32, value: [f32; 2]) {
 }
 
 #[inline(always)]
+pub unsafe fn shared_write_if(condition: bool, pointer: *mut f32, value: f32) {
+    // SAFETY: `st.shared` under a predicate; the caller's contract where it holds.
+    unsafe {
+        asm!(
+            "{{ .reg .pred p; setp.ne.u32 p, {condition}, 0; @p st.shared.f32 [{pointer}], {value}; }}",
+            condition = in(reg32) u32::from(condition),
+            pointer = in(reg32) __gpu_shared_address(pointer),
+            value = in(reg32) value,
+            options(nostack),
+        );
+    }
+}
+
+#[inline(always)]
 pub unsafe fn global_read<T: Copy>(pointer: *const T) -> T {
     // SAFETY: the caller's contract.
     unsafe { pointer.read() }

@@ -52,6 +52,17 @@ impl<const N: usize> Tile<N> {
         unsafe { imp::shared_write(Self::address(tile, index, 1), value) }
     }
 
+    /// Writes `value` at `index` if `condition`, without a branch. PTX `@p st.shared.f32`.
+    ///
+    /// # Safety
+    /// As [`Tile::put`], where the condition holds.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn put_if(tile: *mut Self, condition: bool, index: usize, value: f32) {
+        // SAFETY: in bounds by `address`; order by the caller's contract.
+        unsafe { imp::shared_write_if(condition, Self::address(tile, index, 1), value) }
+    }
+
     /// The four values from `index` on, `index % 4 == 0`. PTX `ld.shared.v4.f32`.
     ///
     /// # Safety

@@ -1,12 +1,17 @@
 //! Chunked Gated DeltaNet on tensor cores, last kernel: the value heads that [`super::chunk_prep_tensor`] marked as out of
-//! the range of 16-bit floats, token by token as [`super::recurrent_by_column`]. Where there are none, it ends at once.
+//! the range of 16-bit floats, and the halves of their columns that the scan did, token by token as
+//! [`super::recurrent_by_column`]. Where there are none, it ends at once.
 use super::chunk::{Args, chunk_kernel};
 use super::chunk_parts::{Part, final_state, initial_state};
+use super::chunk_scan_tensor::COLUMNS_PER_BLOCK;
 use super::chunk_tensor::Scratch;
 use super::{recurrence, recurrent_by_column};
-use cuda_std::thread::{block_idx_y, thread_idx_x};
+use cuda_std::thread::{block_idx_x, block_idx_y, thread_idx_x};
 
 pub use recurrent_by_column::THREADS;
+
+/// Blocks that share a mark.
+const BLOCKS_PER_MARK: usize = COLUMNS_PER_BLOCK / recurrent_by_column::COLUMNS_PER_BLOCK;
 
 chunk_kernel! {
     kernel "chunk_fallback", capability 80, blocks 2;
@@ -16,15 +21,16 @@ chunk_kernel! {
 /// The kernel.
 ///
 /// # Safety
-/// Called once by each of `THREADS` threads of each block of `grid()`, after `chunk_prep_tensor` with the same arguments;
-/// every tensor holds what its shape and strides describe; out and the final state overlap no input but the initial state.
+/// Called once by each of `THREADS` threads of each block of `grid()`, after the scan with the same arguments; every tensor
+/// holds what its shape and strides describe; out and the final state overlap no input but the initial state.
 #[inline(always)]
 pub unsafe fn run(args: Args) {
     let (place, value_head) = args.part_and_value_head(block_idx_y());
     // SAFETY: the grid has so many parts. All lanes are here.
     unsafe {
         let part = Part::at(&args, place);
-        if Scratch::of(&args).is_marked(&part, value_head as usize, thread_idx_x() as usize % 32) {
+        let (half, lane) = (block_idx_x() as usize / BLOCKS_PER_MARK, thread_idx_x() as usize % 32);
+        if Scratch::of(&args).is_half_marked(&part, value_head as usize, half, lane) {
             // The contract is the same. The mark is the block's, so that all of its threads are here.
             let args = Args {
                 v: part.v(&args),

@@ -36,6 +36,7 @@
 //! accumulated there: each chunk's part starts from zero.
 pub(super) mod factors;
 mod inputs;
+pub(super) mod lost;
 mod products;
 pub(super) mod scales;
 
@@ -113,6 +114,8 @@ struct Exchange {
     d: [FactorTile; BANDS],
     /// [warp][lane / 4]: largest of two columns' s, v         each warp           its partner
     largest: [Tile<{ 8 * 4 }>; WARPS],
+    /// [thread]: see `lost`                                  each thread         all
+    lost: Tile<THREADS>,
 }
 
 /// Bytes of shared memory with tiles copied one chunk ahead, and two.
@@ -322,8 +325,11 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
         let rows = Rows::of(lane, half);
         // SAFETY: all lanes are here.
         let mut s_largest = unsafe { largest_of(&s) };
-        // SAFETY: nobody has read anything yet.
-        unsafe { part.give_largest(s_largest, [0.0; 2]) };
+        // SAFETY: nobody has read anything yet. A field. Owner: a place a thread.
+        unsafe {
+            part.give_largest(s_largest, [0.0; 2]);
+            Tile::put(&raw mut (*exchange).lost, thread, 0.0);
+        }
         wait_for_all_but::<AHEAD>(1);
         // SAFETY: all threads are here. The first chunk's keys and v, and the largest elements, are complete.
         unsafe { sync_threads() };
@@ -366,6 +372,7 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             // SAFETY: complete by barrier A; all lanes are here.
             let (columns, h_f, at_queries) = unsafe {
                 let [s_largest, v_largest] = part.whole_largest(s_largest, v_largest);
+                lost::note(&raw mut (*exchange).lost, thread, &scales, s_largest);
                 let [total_decay, early_sum, late_sum, _] = Tile::quad(head, TOTAL_DECAY);
                 let [mut first, mut second] = scales;
                 let t_sum = early_sum + late_sum;
@@ -433,6 +440,20 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             (of_keys, of_queries) = (next_of_keys, next_of_queries);
         }
         wait::<0>();
+        // SAFETY: all threads are here. The last chunk's largest elements, then all notes, are complete. A field. The grid has
+        // so many parts; all lanes are here.
+        unsafe {
+            sync_threads();
+            let [s_largest, _] = part.whole_largest(s_largest, v_largest);
+            lost::note(&raw mut (*exchange).lost, thread, &scales, s_largest);
+            sync_threads();
+            let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
+            let (sequence, scratch) = (Part::at(&args, place), Scratch::of(&args));
+            let half = block_idx_x() as usize;
+            if lost::mark(&raw mut (*exchange).lost, (warp, lane), scratch, &sequence, value_head as usize, half) {
+                return;
+            }
+        }
         scale_state(&mut s, scales.map(Scale::inverse));
     }
 

@@ -29,6 +29,7 @@ mod products;
 use super::chunk::{Args, CHUNK, again, chunk_kernel};
 use super::chunk_parts::{Part, final_state, initial_state};
 use super::chunk_scan_tensor::factors::{Columns, Halves as AnyHalves, Pair, column_of};
+use super::chunk_scan_tensor::lost;
 use super::chunk_scan_tensor::scales::{Factors, Scale, largest_of};
 use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY, for_each};
 use crate::shape::{HEAD_DIM, key_head};
@@ -47,7 +48,8 @@ use products::{Step, d, gain, outputs, project, project_half};
 pub use super::chunk_tensor::KEY_FLOATS;
 
 /// Threads of a block: a warpgroup that computes, and loaders.
-pub const THREADS: usize = 128 + LOADERS;
+pub const THREADS: usize = MATH + LOADERS;
+const MATH: usize = 128;
 const LOADERS: usize = 128;
 /// Columns of a value head that a block carries.
 pub const COLUMNS_PER_BLOCK: usize = 64;
@@ -92,8 +94,16 @@ struct Stage {
 const USED: usize = KEY_FLOATS + HEAD_FLOATS + CHUNK * V_STRIDE + 2 * COLUMNS_PER_BLOCK;
 const UNUSED: usize = USED.next_multiple_of(256) - USED;
 
-/// Shared memory of a block.
-pub const SHARED_BYTES: usize = STAGES * size_of::<Stage>();
+/// Shared memory of a block.                               written by          read by
+#[repr(C, align(16))]
+struct Shared {
+    stages: [Stage; STAGES],
+    /// [thread that computes]: see `lost`                     math warps          math warps
+    lost: Tile<MATH>,
+}
+
+/// Bytes of it.
+pub const SHARED_BYTES: usize = size_of::<Shared>();
 const _: () = assert!(SHARED_BYTES <= 227 * 1024 && size_of::<Stage>() % 1024 == 0);
 
 chunk_kernel! {
@@ -411,7 +421,8 @@ pub unsafe fn run(args: Args) {
     let column = block_column + warp % 4 * COLUMNS_PER_WARP + lane / 4;
     // SAFETY: the grid has so many parts.
     let sequence = unsafe { Part::at(&args, place) };
-    let stages = dynamic_shared_mem::<[Stage; STAGES]>().cast::<Stage>();
+    let shared = dynamic_shared_mem::<Shared>();
+    let stages = shared.cast::<Stage>();
     let out = value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + column;
     let part = Lane { args: &args, lane, warp, column, stages, out: sequence.out(&args).offset(out) };
     // A chunk is computed when the next one's tiles, too, have arrived.
@@ -441,6 +452,10 @@ pub unsafe fn run(args: Args) {
             arriving += 1;
         }
         wait_for_copies::<0>();
+        if chunks > 0 {
+            // SAFETY: both roles come as often.
+            unsafe { sync_roles() };
+        }
         return;
     }
     let mut carried = Carried {
@@ -468,8 +483,9 @@ pub unsafe fn run(args: Args) {
         return;
     }
     if chunks > 0 {
-        // SAFETY: both roles come as often. The first chunk's tiles are complete.
+        // SAFETY: a field. Owner: a place a thread. Both roles come as often. The first chunk's tiles are complete.
         unsafe {
+            Tile::put(&raw mut (*shared).lost, thread, 0.0);
             sync_roles();
             part.start(&mut carried);
         }
@@ -479,9 +495,20 @@ pub unsafe fn run(args: Args) {
             unsafe {
                 sync_roles();
                 part.chunk(chunk, tokens, &mut carried);
+                lost::note(&raw mut (*shared).lost, thread, &carried.scales, carried.s_largest);
             }
             chunk += 1;
             tokens = tokens.saturating_sub(CHUNK as u32);
+        }
+        // SAFETY: both roles come as often. All has been noted. The grid has so many parts; all lanes are here.
+        unsafe {
+            sync_roles();
+            let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
+            let (part, scratch) = (Part::at(&args, place), Scratch::of(&args));
+            let half = block_idx_x() as usize;
+            if lost::mark(&raw mut (*shared).lost, (warp, lane), scratch, &part, value_head as usize, half) {
+                return;
+            }
         }
         scale(&mut carried.s, carried.scales.map(Scale::inverse));
     }

@@ -44,7 +44,8 @@ pub const TOKEN_MATRIX: usize = CHUNK * CHUNK;
 pub const FACTORS: usize = 2 * TOKEN_MATRIX;
 /// Where c is.
 pub const OUT_FACTORS: usize = FACTORS + 2 * CHUNK;
-/// Where e^(G_last) is, and after it the sums of the magnitudes of T's entries, of its first and of its last 16 tokens.
+/// Where e^(G_last) is, and after it the sums of the magnitudes of T's entries, of its first and of its last 16 tokens: at
+/// least 1 where they are not 0.
 pub const TOTAL_DECAY: usize = OUT_FACTORS + CHUNK;
 /// Floats of a value head's part.
 pub const HEAD_FLOATS: usize = TOTAL_DECAY + 4;
@@ -75,9 +76,9 @@ pub const fn token_piece(token: usize, piece: usize) -> usize {
     token * ROW + 4 * (piece ^ (token % 8))
 }
 
-/// Floats before the keys: two marks for each value head and chunk.
+/// Floats before the keys: two marks of chunk prep for each value head and chunk, and as many places for the scan's.
 const fn marks_len(chunks: usize, num_value_heads: usize) -> usize {
-    (2 * chunks * num_value_heads).next_multiple_of(4)
+    4 * chunks * num_value_heads
 }
 
 /// Floats of scratch for `tokens` tokens.
@@ -110,11 +111,18 @@ impl Scratch {
         }
     }
 
-    /// The two marks of a value head's chunk.
+    /// The two marks that chunk prep leaves for a value head's chunk.
     #[inline(always)]
     #[must_use]
     pub fn marks(self, chunk: usize, value_head: usize) -> GlobalMut<f32> {
         self.start.offset(2 * (value_head * self.chunks + chunk))
+    }
+
+    /// The two marks that the scan leaves for the halves of a value head's columns, in a part that has its first chunk here.
+    #[inline(always)]
+    #[must_use]
+    pub fn scan_marks(self, first_chunk: usize, value_head: usize) -> GlobalMut<f32> {
+        self.marks(first_chunk, value_head).offset(2 * self.value_heads * self.chunks)
     }
 
     /// A chunk's keys and queries.
@@ -159,7 +167,7 @@ impl Scratch {
         self.value_heads * HEAD_FLOATS
     }
 
-    /// Whether a chunk of the value head is marked, of a part's.
+    /// Whether chunk prep has marked a chunk of the value head, of a part's.
     ///
     /// # Safety
     /// All lanes of the warp make this call together, after the launch that wrote the marks.
@@ -177,6 +185,22 @@ impl Scratch {
         }
         // SAFETY: all lanes are here.
         unsafe { warp_max(marked) != 0 }
+    }
+
+    /// Whether chunk prep or the scan has marked a half of the value head's columns.
+    ///
+    /// # Safety
+    /// As [`Scratch::is_marked`], after the scan.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn is_half_marked(self, part: &Part, value_head: usize, half: usize, lane: usize) -> bool {
+        // SAFETY: by the caller.
+        if unsafe { self.is_marked(part, value_head, lane) } {
+            return true;
+        }
+        let marks = Global::new(self.scan_marks(part.first_chunk, value_head).as_ptr().cast_const());
+        // SAFETY: bounds: a part with tokens has its chunks in the scratch. Read only.
+        part.tokens > 0 && unsafe { marks.at(half) } != 0.0
     }
 }
 

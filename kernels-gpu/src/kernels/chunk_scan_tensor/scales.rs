@@ -12,6 +12,9 @@ const LARGEST: i32 = 13;
 /// Ends of the exponents that are chosen: their powers of two, and the inverse ones, are normal numbers.
 const LEAST_EXPONENT: i32 = -113;
 const MOST_EXPONENT: i32 = 126;
+/// What the largest element of a column of the state has to be as it is kept. Its bound, which is what it was made of, is
+/// 2^15 times as large: y, whose bound is at most that, and T carry it to 2^-37 of their bounds.
+const LEAST_KEPT: f32 = 0.25;
 /// By how much the magnitude of s^T k may be above s's largest: sqrt(128) times the longest key that prep lets through, and
 /// a little more.
 const LONGEST_SUM: f32 = 20.0;
@@ -110,6 +113,13 @@ impl Scale {
     #[inline(always)]
     pub fn inverse(self) -> f32 {
         power_of_two(-self.exponent)
+    }
+
+    /// Whether a column that comes out of a chunk with `s` as its largest element, as it is kept, has lost bits beside what was
+    /// forgotten in the chunk. Where nothing was, as between zeros, it has its scale by no bound.
+    #[inline(always)]
+    pub fn has_lost(self, s: f32) -> bool {
+        s < LEAST_KEPT && self.exponent < MOST_EXPONENT
     }
 
     /// Moves on past a chunk whose largest v is `v`, where the largest element of the column as it is kept is `s`; whose T has

@@ -1,0 +1,51 @@
+//! Columns that the scan gives up: their state came out so small beside what it was made of that 16 bits have lost some of it,
+//! as where milder gates than chunk prep marks forget a large state within a chunk. The block stores no state then, and
+//! [`super::super::chunk_fallback`] takes its columns from the start.
+use super::factors::Columns;
+use super::scales::Scale;
+use crate::kernels::chunk_parts::Part;
+use crate::kernels::chunk_tensor::Scratch;
+use cuda_std::Tile;
+use cuda_std::warp::warp_max;
+
+/// Notes for a thread, whose place is `index`, whether one of its columns has lost bits in the chunk that gave `s_largest`.
+///
+/// # Safety
+/// The place is the thread's own, and holds 0 before the first note.
+#[inline(always)]
+pub unsafe fn note<const N: usize>(tile: *mut Tile<N>, index: usize, scales: &Columns<Scale>, s_largest: Columns<f32>) {
+    let lost = scales[0].has_lost(s_largest[0]) | scales[1].has_lost(s_largest[1]);
+    // SAFETY: bounds: a place a thread. Owner: by the caller. Barrier: before [`mark`].
+    unsafe { Tile::put_if(tile, lost, index, 1.0) };
+}
+
+/// Leaves the block's mark for the fallback, and gives it: whether any of the threads has noted something.
+///
+/// # Safety
+/// All lanes of the warp are here; a barrier has passed since the last note; the part has tokens; `half` is the block's half of
+/// the value head's columns.
+#[inline(always)]
+pub unsafe fn mark<const N: usize>(
+    tile: *mut Tile<N>,
+    (warp, lane): (usize, usize),
+    scratch: Scratch,
+    part: &Part,
+    value_head: usize,
+    half: usize,
+) -> bool {
+    let mut noted = 0;
+    for turn in 0..N / 128 {
+        // SAFETY: bounds: four places a lane and turn. Barrier: by the caller.
+        let quad = unsafe { Tile::quad(tile, 128 * turn + 4 * lane) };
+        for i in 0..4 {
+            noted |= u32::from(quad[i] != 0.0);
+        }
+    }
+    // SAFETY: all lanes are here.
+    let noted = unsafe { warp_max(noted) };
+    if warp == 0 && lane == 0 {
+        // SAFETY: bounds: a part with tokens has its chunks in the scratch. Owner: this thread alone has the half's.
+        unsafe { scratch.scan_marks(part.first_chunk, value_head).put(half, noted as f32) };
+    }
+    noted != 0
+}
