@@ -53,7 +53,7 @@ fn full_memory_means_token_by_token() {
     let _engine = engine_context();
     let inputs = Inputs::seeded(heads(16, 48, HeadMap::Grouped), 2048, Family::Bench, 1);
     let sequential = run(Path::Cuda(Kernel::RecurrentByKeyHead), &inputs);
-    let chunked = run(Path::Cuda(Kernel::Chunked), &inputs);
+    let chunked = run(Path::Cuda(Kernel::ChunkedTensor), &inputs);
     let gdn = fresh();
     let mut tensors = OnDevice::new(&inputs, 0);
     tensors.reset();
@@ -87,7 +87,7 @@ fn full_memory_means_token_by_token() {
     let after = free_bytes();
     assert!(after + (8 << 20) >= before, "{before} bytes were free before, {after} after");
     let launch = tensors.enqueue(&gdn, Scratch::Device, Stream::LEGACY).unwrap();
-    assert_eq!((launch.kernel, launch.reason), (Kernel::Chunked, Reason::Selected));
+    assert_eq!((launch.kernel, launch.reason), (Kernel::ChunkedTensor, Reason::Selected));
     gdn.synchronize(Stream::LEGACY).unwrap();
     same_bits(&inputs.heads, &chunked, &tensors.output()).unwrap();
 }
@@ -168,7 +168,7 @@ fn captured_calls_replay_with_the_eager_bits() {
     let Some((_, _alone)) = alone("captured calls", 2 * 10) else { return };
     let _engine = engine_context();
     let inputs = Inputs::seeded(heads(16, 48, HeadMap::Grouped), 2049, Family::Bench, 3);
-    let eager = run(Path::Cuda(Kernel::Chunked), &inputs);
+    let eager = run(Path::Cuda(Kernel::ChunkedTensor), &inputs);
     for mode in
         [CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL]
     {
@@ -184,7 +184,7 @@ fn captured_calls_replay_with_the_eager_bits() {
                 "{mode:?}: {error}"
             );
             let launch = tensors.enqueue(&gdn, Scratch::Workspace(&mut workspace), Stream::from(&own)).unwrap();
-            assert_eq!((launch.kernel, launch.launches), (Kernel::Chunked, 4));
+            assert_eq!((launch.kernel, launch.launches), (Kernel::ChunkedTensor, 6));
         });
         assert!(tensors.read(6).iter().all(|o| o.is_nan()), "{mode:?}: a capture ran");
         for round in 0..10 {

@@ -85,11 +85,11 @@ fn what_is_special_takes_the_general_kernel() {
     // Plain f32 in any layout with contiguous columns goes as it always did.
     for layout in [key_major, key_rows] {
         let launch = long.state(state(layout, 1)).plan(&H200, &Policy::default()).unwrap();
-        assert_eq!((launch.kernel, launch.reason), (Kernel::Chunked, Reason::Selected));
+        assert_eq!((launch.kernel, launch.reason), (Kernel::ChunkedTensor, Reason::Selected));
     }
 }
 
-/// Short sequences of a batch go in one launch, long ones one after the other; packed ones of different lengths bring a table.
+/// Short sequences of a batch go in one launch, long ones in common launches; packed ones of different lengths bring a table.
 #[test]
 fn batches_go_together_or_one_after_the_other() {
     let auto = Policy::default();
@@ -99,11 +99,11 @@ fn batches_go_together_or_one_after_the_other() {
     assert_eq!((decode.launches, decode.scratch_bytes), (1, 0));
     let long = plan(Sequences::Uniform { batch: 3, tokens: 2048 }, Dtype::F32);
     let one = plan(Sequences::from(2048), Dtype::F32);
-    assert_eq!((long.kernel, long.reason, long.scratch_bytes), (Kernel::Chunked, Reason::Selected, one.scratch_bytes));
-    assert_eq!(long.launches, 3 * one.launches);
-    // The kernel of the longest sequence, the launches of all: a chunked one of two, and two of one.
+    assert_eq!((long.kernel, long.reason), (Kernel::ChunkedTensor, Reason::Selected));
+    assert!(long.launches < 3 * one.launches && long.scratch_bytes > 2 * one.scratch_bytes, "{long:?}");
+    // The kernel of the longest sequence.
     let mixed = plan(Sequences::Varlen { cu_seqlens: &[0, 5, 2053, 2053] }, Dtype::F32);
-    assert_eq!((mixed.kernel, mixed.launches), (Kernel::Chunked, one.launches + 2));
+    assert!(mixed.kernel == Kernel::ChunkedTensor && mixed.launches > one.launches, "{mixed:?}");
     let packed = plan(Sequences::Varlen { cu_seqlens: &[0, 5, 7] }, Dtype::F16);
     assert_eq!((packed.kernel, packed.launches, packed.scratch_bytes), (Kernel::Decode, 2, 12));
     let even = plan(Sequences::Varlen { cu_seqlens: &[0, 5, 10] }, Dtype::F16);

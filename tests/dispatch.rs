@@ -4,7 +4,7 @@ use std::process::Command;
 
 use host::inputs::{Family, Inputs};
 use host::{Card, HeadMap, Kernel, PathChoice, Policy, Reason, plan};
-use kernels_gpu::kernels::{chunk_prep, chunk_scan};
+use kernels_gpu::kernels::{chunk_prep_tensor, chunk_scan_tensor};
 use tests::{ORDERS, Output, Path, gpu, heads, run, same_bits};
 
 const H200: Card = Card::new(90, 132, 232_448);
@@ -19,10 +19,10 @@ fn what_is_chosen_fits_in_shared_memory() {
             policy.enough_multiprocessors = false;
             let launch = plan(&card, heads(num_k_heads, num_v_heads, HeadMap::Grouped), 2048, &policy).unwrap();
             let ratio = num_v_heads / num_k_heads;
-            let scan = chunk_scan::KERNEL.entries[chunk_scan::values_per_block(ratio) - 1].shared_bytes;
-            let most = scan.max(chunk_prep::KERNEL.entries[ratio - 1].shared_bytes);
+            let scan = chunk_scan_tensor::KERNEL.entries[0].shared_bytes;
+            let most = scan.max(chunk_prep_tensor::KERNEL.entries[ratio - 1].shared_bytes);
             match launch.kernel {
-                Kernel::Chunked => {
+                Kernel::ChunkedTensor => {
                     assert_eq!(launch.reason, Reason::Selected);
                     assert!(most <= shared_bytes_optin, "{most} bytes of {shared_bytes_optin}");
                 }
@@ -34,7 +34,7 @@ fn what_is_chosen_fits_in_shared_memory() {
             }
             // Every card that the kernels are for gives 99 KB.
             if shared_bytes_optin >= 101_376 {
-                assert_eq!(launch.kernel, Kernel::Chunked, "{shared_bytes_optin} bytes");
+                assert_eq!(launch.kernel, Kernel::ChunkedTensor, "{shared_bytes_optin} bytes");
             }
         }
     }
@@ -48,8 +48,8 @@ fn a_limit_of_scratch_makes_segments() {
         let mut policy = Policy::default();
         policy.max_scratch_bytes = limit;
         let launch = plan(&H200, heads, 32_768, &policy).unwrap();
-        assert_eq!((launch.kernel, launch.reason), (Kernel::Chunked, Reason::Selected));
-        assert!(launch.scratch_bytes <= limit && launch.launches >= 32, "{launch:?}");
+        assert_eq!((launch.kernel, launch.reason), (Kernel::ChunkedTensor, Reason::Selected));
+        assert!(launch.scratch_bytes <= limit && launch.launches >= 48, "{launch:?}");
     }
     // Scratch does not grow with the prompt.
     let bytes = |tokens| plan(&H200, heads, tokens, &Policy::default()).unwrap().scratch_bytes;
@@ -67,7 +67,7 @@ fn switches_in_this_process() {
     let inputs = Inputs::seeded(heads(1, 3, HeadMap::Tiled), 130, Family::Base, 1);
     let kernel = match expected.as_str() {
         "recurrent" => Kernel::RecurrentByColumn,
-        "chunked" => Kernel::Chunked,
+        "chunked" => Kernel::ChunkedTensor,
         other => panic!("{other}"),
     };
     let mut output = Output::poisoned(&inputs);
@@ -79,7 +79,7 @@ fn switches_in_this_process() {
         let call = inputs.call(&mut output.out, &mut output.state);
         let launch = gdn.with_policy(policy.clone()).run_on_slices(call, None).unwrap();
         // A card may be too old or too small for the other path.
-        if policy.path == PathChoice::Recurrent || launch.kernel == Kernel::Chunked {
+        if policy.path == PathChoice::Recurrent || launch.kernel == Kernel::ChunkedTensor {
             same_bits(&inputs.heads, &run(Path::Cuda(kernel), &inputs), &output).unwrap();
         }
     }

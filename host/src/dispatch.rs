@@ -31,8 +31,9 @@ pub struct Launch {
 pub(crate) fn choose(card: &Card, problem: &Problem, pointers: &Pointers, policy: &Policy) -> Result<Launch> {
     let card = policy.passing(card);
     let candidates: &[Kernel] = match &policy.path {
-        // Not `ChunkedTensor`: what a column has beside far larger numbers of the same chunk loses bits in it.
-        PathChoice::Auto => &[Kernel::Chunked, Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn],
+        PathChoice::Auto => {
+            &[Kernel::ChunkedTensor, Kernel::Chunked, Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn]
+        }
         PathChoice::Recurrent => &Kernel::RECURRENT,
         PathChoice::Forced(kernel) => core::slice::from_ref(kernel),
     };
@@ -132,6 +133,7 @@ fn prefer(kernel: Kernel, card: &Card, problem: &Problem, policy: &Policy) -> Re
 mod tests {
     use super::*;
     use crate::heads::HeadMap;
+    use kernels_gpu::kernels::chunk_tensor::scratch_len as tensor_scratch_len;
 
     const H200: Card = Card::new(90, 132, 232_448);
     const RTX_5090: Card = Card::new(120, 170, 101_376);
@@ -178,30 +180,39 @@ mod tests {
         use Kernel::{Chunked, ChunkedTensor, RecurrentByColumn, RecurrentByKeyHead};
         let auto = Policy::default();
         let two = Policy { enough_multiprocessors: false, ..Policy::default() };
-        let tensor = Policy::with_path(PathChoice::Forced(ChunkedTensor));
+        // What is left of the scratch keeps the path on tensor cores from its one chunk, and not the one in 32-bit floats.
+        let tight = Policy { max_scratch_bytes: 600_000, ..Policy::default() };
+        let tight_two = Policy { enough_multiprocessors: false, ..tight.clone() };
         let off = Policy::with_path(PathChoice::Recurrent);
         let column = Policy { by_key_head: false, ..off.clone() };
         let old = Policy { emulate_capability: Some(75), ..Policy::default() };
-        let tokens_below = |tokens| Reason::FewTokens { tokens, min: 128 };
+        let scratch = Reason::ScratchLimit { need: 2 * 4 * tensor_scratch_len(32, 16, 48), limit: 600_000 };
+        let sequential = Reason::FewTokens { tokens: 63, min: 64 };
         let few = |have, need| Reason::FewMultiprocessors { have, need };
         for (card, heads, tokens, policy, kernel, reason) in [
-            (H200, (16, 48), 2048, &auto, Chunked, Reason::Selected),
-            (H200, (16, 48), 128, &auto, Chunked, Reason::Selected),
-            (H200, (16, 48), 127, &auto, RecurrentByKeyHead, tokens_below(127)),
-            (H200, (16, 48), 127, &two, RecurrentByKeyHead, tokens_below(127)),
-            (H200, (16, 48), 0, &auto, RecurrentByKeyHead, tokens_below(0)),
+            (H200, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (H200, (16, 48), 64, &auto, ChunkedTensor, Reason::Selected),
+            (H200, (16, 48), 63, &auto, RecurrentByKeyHead, sequential),
+            (H200, (16, 48), 63, &two, RecurrentByKeyHead, sequential),
+            (H200, (16, 48), 0, &auto, RecurrentByKeyHead, Reason::FewTokens { tokens: 0, min: 64 }),
             (H200, (16, 48), 2048, &off, RecurrentByKeyHead, Reason::Selected),
             (H200, (16, 48), 2048, &column, RecurrentByColumn, Reason::SwitchedOff { kernel: "recurrent_by_key_head" }),
             (H200, (16, 48), 2048, &old, RecurrentByColumn, Reason::Capability { have: 75, need: 80 }),
             (H200, (16, 80), 2048, &auto, RecurrentByColumn, Reason::HeadRatio { ratio: 5, most: 4 }),
-            (RTX_5090, (16, 48), 2048, &auto, Chunked, Reason::Selected),
-            (RTX_4090, (16, 48), 2048, &auto, Chunked, Reason::Selected),
-            (RTX_3090, (16, 48), 2048, &auto, RecurrentByKeyHead, few(82, 128)),
-            (RTX_3090, (16, 48), 2048, &two, Chunked, Reason::Selected),
-            (RTX_3090, (8, 24), 2048, &auto, Chunked, Reason::Selected),
-            // By name: the path on tensor cores, down to a third of its blocks and below.
-            (H200, (16, 48), 64, &tensor, ChunkedTensor, Reason::Forced),
-            (small(31), (16, 48), 2048, &tensor, ChunkedTensor, Reason::Forced),
+            (RTX_5090, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (RTX_4090, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (RTX_3090, (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            // Three waves of 96 blocks.
+            (small(32), (16, 48), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (small(31), (16, 48), 2048, &auto, RecurrentByKeyHead, few(31, 32)),
+            (small(31), (16, 48), 2048, &two, ChunkedTensor, Reason::Selected),
+            (small(31), (16, 32), 2048, &auto, ChunkedTensor, Reason::Selected),
+            (H200, (16, 48), 2048, &tight, Chunked, scratch),
+            (H200, (16, 48), 127, &tight, RecurrentByKeyHead, scratch),
+            (RTX_4090, (16, 48), 2048, &tight, Chunked, scratch),
+            (RTX_3090, (16, 48), 2048, &tight, RecurrentByKeyHead, scratch),
+            (RTX_3090, (16, 48), 2048, &tight_two, Chunked, scratch),
+            (RTX_3090, (8, 24), 2048, &auto, ChunkedTensor, Reason::Selected),
             (T4, (16, 48), 2048, &two, RecurrentByColumn, Reason::Capability { have: 75, need: 80 }),
         ] {
             let problem = problem(heads.0, heads.1, tokens);
@@ -212,18 +223,18 @@ mod tests {
     #[test]
     fn shared_memory_decides_between_the_chunked_path_and_the_others() {
         let problem = problem(16, 48, 2048);
-        let need = Form::Plain.shared_bytes(3);
+        let need = Form::Tensor.shared_bytes(3);
         for (have, kernel) in [
             (49_152, Kernel::RecurrentByKeyHead),
             (65_536, Kernel::RecurrentByKeyHead),
-            (101_376, Kernel::Chunked),
-            (166_912, Kernel::Chunked),
-            (232_448, Kernel::Chunked),
+            (101_376, Kernel::ChunkedTensor),
+            (166_912, Kernel::ChunkedTensor),
+            (232_448, Kernel::ChunkedTensor),
         ] {
             let card = Card { shared_bytes_optin: have, ..H200 };
             let (chosen, reason) = chosen(&card, &problem, &Policy::default());
             assert_eq!(chosen, kernel, "{have}");
-            if chosen != Kernel::Chunked {
+            if chosen != Kernel::ChunkedTensor {
                 assert_eq!(reason, Reason::SharedMemory { have, need });
             }
         }
@@ -251,7 +262,7 @@ mod tests {
         // Only the chunked path in 32-bit floats writes its output sixteen bytes at a time.
         let odd = Pointers { out: GlobalMut::new(260 as *mut f32), ..pointers() };
         let launch = choose(&H200, &problem(16, 48, 500), &odd, &Policy::default()).unwrap();
-        assert_eq!((launch.kernel, launch.reason), (Kernel::RecurrentByKeyHead, Reason::Unaligned { argument: "out" }));
+        assert_eq!((launch.kernel, launch.reason), (Kernel::ChunkedTensor, Reason::Selected));
         let forced = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
         let refused = choose(&H200, &problem(16, 48, 500), &odd, &forced);
         assert!(matches!(refused, Err(Error::Refused { reason: Reason::Unaligned { argument: "out" }, .. })));
@@ -260,23 +271,18 @@ mod tests {
     #[test]
     fn scratch_is_that_of_a_segment_and_a_limit_makes_more_of_them() {
         let (short, long) = (problem(16, 48, 2048), problem(16, 48, 32_768));
-        // On tensor cores two segments take turns, and a limit makes them half as long.
-        for (kernel, launches, turns) in [(Kernel::Chunked, 2, 1), (Kernel::ChunkedTensor, 3, 2)] {
-            let forced = Policy::with_path(PathChoice::Forced(kernel));
-            let plan = |problem: &Problem, limit| {
-                choose(&H200, problem, &pointers(), &Policy { max_scratch_bytes: limit, ..forced.clone() }).unwrap()
-            };
-            let whole = plan(&short, usize::MAX);
-            assert_eq!(whole.launches, launches);
-            let long_plan = plan(&long, usize::MAX);
-            let expected = (turns * whole.scratch_bytes, 16 * launches);
-            assert_eq!((long_plan.scratch_bytes, long_plan.launches), expected);
-            let limited = plan(&long, whole.scratch_bytes / 2);
-            assert_eq!((limited.kernel, limited.launches), (kernel, 16 * launches * 2 * turns));
-            assert!(limited.scratch_bytes <= whole.scratch_bytes / 2);
-        }
-        let little = Policy { max_scratch_bytes: 1000, ..Policy::default() };
-        let refused = choose(&H200, &long, &pointers(), &little).unwrap();
+        let plan = |problem: &Problem, limit| {
+            choose(&H200, problem, &pointers(), &Policy { max_scratch_bytes: limit, ..Policy::default() }).unwrap()
+        };
+        let whole = plan(&short, usize::MAX);
+        assert_eq!(whole.launches, 3);
+        let long_plan = plan(&long, usize::MAX);
+        // Two segments take turns.
+        assert_eq!((long_plan.scratch_bytes, long_plan.launches), (2 * whole.scratch_bytes, 48));
+        let limited = plan(&long, whole.scratch_bytes / 2);
+        assert_eq!((limited.kernel, limited.launches), (Kernel::ChunkedTensor, 192));
+        assert!(limited.scratch_bytes <= whole.scratch_bytes / 2);
+        let refused = plan(&long, 1000);
         assert_eq!(refused.kernel, Kernel::RecurrentByKeyHead);
         assert!(matches!(refused.reason, Reason::ScratchLimit { limit: 1000, .. }));
     }

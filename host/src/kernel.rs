@@ -26,7 +26,7 @@ pub enum Kernel {
     /// Two kernels in turn over segments of the prompt, `chunk_prep` and `chunk_scan`, in 32-bit floats: sm_80 and newer,
     /// 16-byte aligned rows, at most four value heads per key head, scratch.
     Chunked,
-    /// Only where it is asked for by name. The same on tensor cores, every number as a pair of 16-bit floats: `chunk_prep_tensor`, then `chunk_scan_tensor` or, on
+    /// The same on tensor cores, every number as a pair of 16-bit floats: `chunk_prep_tensor`, then `chunk_scan_tensor` or, on
     /// Hopper, `chunk_scan_warpgroup`, then `chunk_fallback` for value heads out of their range, token by token. More scratch;
     /// out may be anywhere. In each chunk of 32 tokens a column of the state, and the column's values, have one power of two, so
     /// that no column's bits depend on another. Beside a state or a value a thousand times as large numbers of the column lose

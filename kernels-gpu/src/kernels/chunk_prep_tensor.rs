@@ -78,10 +78,6 @@ const LARGEST_GATE: f32 = 1e-4;
 /// before it, and y has one power of two in a chunk.
 const LEAST_GATE: f32 = -16.0;
 
-/// The least sum of T's entries that the scan is told, but for 0. What rounds T's small entries does not become smaller with
-/// them, so that a state made by smaller ones has to be known as one that lost bits.
-const LEAST_SUM: f32 = 1.0;
-
 /// 2^e of a row's scale and its inverse, from the bits of its largest magnitude, which brings that between 1/2 and 1. NaN
 /// where a row has no such scale, or one that leads too far: keys below 2^-20.
 #[inline(always)]
@@ -348,8 +344,7 @@ impl<'a> Part<'a> {
                     out.put(TOTAL_DECAY + 3, 0.0);
                 }
                 if token % 16 == 0 {
-                    let sum = if sum > 0.0 { (sum * (1.0 / T_SCALE)).max(LEAST_SUM) } else { 0.0 };
-                    out.put(TOTAL_DECAY + 1 + is_late, sum);
+                    out.put(TOTAL_DECAY + 1 + is_late, sum * (1.0 / T_SCALE));
                 }
             }
             let marked = warp_max(u32::from(!fits));

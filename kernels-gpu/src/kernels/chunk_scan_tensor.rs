@@ -450,7 +450,7 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
             let (sequence, scratch) = (Part::at(&args, place), Scratch::of(&args));
             let half = block_idx_x() as usize;
-            if lost::mark(&raw mut (*exchange).lost, (warp, lane), scratch, &sequence, value_head as usize, half) {
+            if lost::mark(&raw mut (*exchange).lost, thread, scratch, &sequence, value_head as usize, half) {
                 return;
             }
         }

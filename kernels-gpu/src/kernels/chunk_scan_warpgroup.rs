@@ -37,7 +37,7 @@ use cuda_std::async_copy::wait as wait_for_copies;
 use cuda_std::float::{fma, larger_magnitudes_f16x2, unpack_f16x2};
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{
-    block_idx_x, block_idx_y, let_next_launch_start, sync_roles, thread_idx_below, wait_for_last_launch,
+    block_idx_x, block_idx_y, let_next_launch_start, sync_roles, thread_idx_below, thread_idx_x, wait_for_last_launch,
 };
 use cuda_std::warp::{sync_warp, warp_shuffle_idx, warp_shuffle_xor};
 use cuda_std::warpgroup::{Sums, arrived, commit, fence, fence_shared, wait};
@@ -121,9 +121,7 @@ struct Lane<'a> {
     args: &'a Args,
     lane: usize,
     warp: usize,
-    /// Its first column in the value head.
-    column: usize,
-    stages: *mut Stage,
+    shared: *mut Shared,
     out: GlobalMut<f32>,
 }
 
@@ -137,17 +135,18 @@ struct Carried {
     s_largest: Columns<f32>,
 }
 
-impl Lane<'_> {
-    /// The lane's element `i` of an octet of rows of the state, in its memory.
-    #[inline(always)]
-    fn state_index(&self, octet: usize, i: usize) -> usize {
-        let row = 8 * octet + 2 * (self.lane % 4) + i % 2;
-        row * self.args.state_row_stride + self.column + 8 * column_of(i)
-    }
+/// Where, in the head's state, element `i` of an octet of rows of the thread's part is.
+#[inline(always)]
+fn state_index(args: &Args, thread: usize, octet: usize, i: usize) -> usize {
+    let row = 8 * octet + 2 * (thread % 4) + i % 2;
+    let column = block_idx_x() as usize * COLUMNS_PER_BLOCK + thread / 32 * COLUMNS_PER_WARP + thread % 32 / 4;
+    row * args.state_row_stride + column + 8 * column_of(i)
+}
 
+impl Lane<'_> {
     #[inline(always)]
     fn stage(&self, chunk: u32) -> *mut Stage {
-        self.stages.wrapping_add(chunk as usize % STAGES)
+        self.shared.cast::<Stage>().wrapping_add(chunk as usize % STAGES)
     }
 
     /// y of an octet of tokens: v less what the state gives at keys.
@@ -225,6 +224,19 @@ impl Lane<'_> {
                 unsafe { self.out.put_if(8 * OCTET as u32 + (next as u32) < tokens, index, value) };
             }
         });
+    }
+
+    /// Notes what the last chunk has lost. The place is computed again, since it is not to take a register all the way.
+    ///
+    /// # Safety
+    /// All lanes are here.
+    #[inline(always)]
+    unsafe fn note(&self, carried: &Carried) {
+        // SAFETY: a field; all lanes are here. Owner: a place a thread.
+        unsafe {
+            let place = again(thread_idx_x()) as usize % MATH;
+            lost::note(&raw mut (*self.shared).lost, place, &carried.scales, carried.s_largest);
+        }
     }
 
     /// A chunk with `tokens` tokens in it and after it.
@@ -424,7 +436,7 @@ pub unsafe fn run(args: Args) {
     let shared = dynamic_shared_mem::<Shared>();
     let stages = shared.cast::<Stage>();
     let out = value_head * args.out_head_stride + 2 * (lane % 4) * args.out_token_stride + column;
-    let part = Lane { args: &args, lane, warp, column, stages, out: sequence.out(&args).offset(out) };
+    let part = Lane { args: &args, lane, warp, shared, out: sequence.out(&args).offset(out) };
     // A chunk is computed when the next one's tiles, too, have arrived.
     let chunks = sequence.chunks() as u32;
     if warp >= 4 {
@@ -472,7 +484,7 @@ pub unsafe fn run(args: Args) {
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone, to the end.
-                carried.s[octet][i] = unsafe { state.at(part.state_index(octet, i)) };
+                carried.s[octet][i] = unsafe { state.at(state_index(&args, thread, octet, i)) };
             }
         }
     }
@@ -495,7 +507,7 @@ pub unsafe fn run(args: Args) {
             unsafe {
                 sync_roles();
                 part.chunk(chunk, tokens, &mut carried);
-                lost::note(&raw mut (*shared).lost, thread, &carried.scales, carried.s_largest);
+                part.note(&carried);
             }
             chunk += 1;
             tokens = tokens.saturating_sub(CHUNK as u32);
@@ -504,26 +516,26 @@ pub unsafe fn run(args: Args) {
         unsafe {
             sync_roles();
             let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
-            let (part, scratch) = (Part::at(&args, place), Scratch::of(&args));
-            let half = block_idx_x() as usize;
-            if lost::mark(&raw mut (*shared).lost, (warp, lane), scratch, &part, value_head as usize, half) {
+            let (sequence, scratch) = (Part::at(&args, place), Scratch::of(&args));
+            let (half, thread) = (block_idx_x() as usize, again(thread_idx_x()) as usize % MATH);
+            if lost::mark(&raw mut (*shared).lost, thread, scratch, &sequence, value_head as usize, half) {
                 return;
             }
         }
         scale(&mut carried.s, carried.scales.map(Scale::inverse));
     }
     // SAFETY: all lanes are here. There is such a part.
-    let (final_state, value_head) = unsafe {
-        // Computed again, since neither is to take a register all the way.
+    let (final_state, value_head, thread) = unsafe {
+        // Computed again, since none of them is to take a register all the way.
         let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
-        (final_state(&args, place), value_head as usize)
+        (final_state(&args, place), value_head as usize, again(thread_idx_x()) as usize % MATH)
     };
     if !final_state.as_ptr().is_null() {
         let state = final_state.offset(value_head * args.state_head_stride);
         for octet in 0..ROW_OCTETS {
             for i in 0..4 {
                 // SAFETY: bounds: row and column are the head's. Owner: this thread alone has them.
-                unsafe { state.put(part.state_index(octet, i), carried.s[octet][i]) };
+                unsafe { state.put(state_index(&args, thread, octet, i), carried.s[octet][i]) };
             }
         }
     }

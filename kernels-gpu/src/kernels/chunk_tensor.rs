@@ -44,8 +44,7 @@ pub const TOKEN_MATRIX: usize = CHUNK * CHUNK;
 pub const FACTORS: usize = 2 * TOKEN_MATRIX;
 /// Where c is.
 pub const OUT_FACTORS: usize = FACTORS + 2 * CHUNK;
-/// Where e^(G_last) is, and after it the sums of the magnitudes of T's entries, of its first and of its last 16 tokens: at
-/// least 1 where they are not 0.
+/// Where e^(G_last) is, and after it the sums of the magnitudes of T's entries, of its first and of its last 16 tokens.
 pub const TOTAL_DECAY: usize = OUT_FACTORS + CHUNK;
 /// Floats of a value head's part.
 pub const HEAD_FLOATS: usize = TOTAL_DECAY + 4;
@@ -76,16 +75,16 @@ pub const fn token_piece(token: usize, piece: usize) -> usize {
     token * ROW + 4 * (piece ^ (token % 8))
 }
 
-/// Floats before the keys: two marks of chunk prep for each value head and chunk, and as many places for the scan's.
+/// Floats of marks, two for each value head and chunk: chunk prep's before the keys, the scan's after all.
 const fn marks_len(chunks: usize, num_value_heads: usize) -> usize {
-    4 * chunks * num_value_heads
+    (2 * chunks * num_value_heads).next_multiple_of(4)
 }
 
 /// Floats of scratch for `tokens` tokens.
 #[must_use]
 pub const fn scratch_len(tokens: usize, num_key_heads: usize, num_value_heads: usize) -> usize {
     let chunks = tokens.div_ceil(CHUNK);
-    marks_len(chunks, num_value_heads) + chunks * (num_key_heads * KEY_FLOATS + num_value_heads * HEAD_FLOATS)
+    2 * marks_len(chunks, num_value_heads) + chunks * (num_key_heads * KEY_FLOATS + num_value_heads * HEAD_FLOATS)
 }
 
 /// The scratch of a launch.
@@ -122,7 +121,7 @@ impl Scratch {
     #[inline(always)]
     #[must_use]
     pub fn scan_marks(self, first_chunk: usize, value_head: usize) -> GlobalMut<f32> {
-        self.marks(first_chunk, value_head).offset(2 * self.value_heads * self.chunks)
+        self.start.offset(self.head_index(self.chunks, 0) + 2 * (value_head * self.chunks + first_chunk))
     }
 
     /// A chunk's keys and queries.

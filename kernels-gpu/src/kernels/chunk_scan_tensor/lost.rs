@@ -27,7 +27,7 @@ pub unsafe fn note<const N: usize>(tile: *mut Tile<N>, index: usize, scales: &Co
 #[inline(always)]
 pub unsafe fn mark<const N: usize>(
     tile: *mut Tile<N>,
-    (warp, lane): (usize, usize),
+    thread: usize,
     scratch: Scratch,
     part: &Part,
     value_head: usize,
@@ -36,14 +36,14 @@ pub unsafe fn mark<const N: usize>(
     let mut noted = 0;
     for turn in 0..N / 128 {
         // SAFETY: bounds: four places a lane and turn. Barrier: by the caller.
-        let quad = unsafe { Tile::quad(tile, 128 * turn + 4 * lane) };
+        let quad = unsafe { Tile::quad(tile, 128 * turn + thread % 32 * 4) };
         for i in 0..4 {
             noted |= u32::from(quad[i] != 0.0);
         }
     }
     // SAFETY: all lanes are here.
     let noted = unsafe { warp_max(noted) };
-    if warp == 0 && lane == 0 {
+    if thread == 0 {
         // SAFETY: bounds: a part with tokens has its chunks in the scratch. Owner: this thread alone has the half's.
         unsafe { scratch.scan_marks(part.first_chunk, value_head).put(half, noted as f32) };
     }

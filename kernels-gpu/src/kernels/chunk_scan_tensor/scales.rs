@@ -129,6 +129,9 @@ impl Scale {
     pub fn advance(&mut self, s: f32, v: f32, total_decay: f32, t_sum: f32) -> Factors {
         let s_inverse = self.inverse();
         let largest_y = fma(LONGEST_SUM, s * s_inverse, v);
+        // What rounds T's small entries does not become smaller with them, so that a state that only they made is to be seen
+        // as one that lost bits.
+        let t_sum = if t_sum > 0.0 { t_sum.max(1.0) } else { 0.0 };
         let y_exponent = exponent_for(largest_y);
         let exponent = exponent_for(fma(s * s_inverse, total_decay, largest_y * t_sum));
         let s_to_y = power_of_two((y_exponent - self.exponent).clamp(-126, 127));
