@@ -29,10 +29,9 @@ pub enum Kernel {
     /// The same on tensor cores, every number as a pair of 16-bit floats: `chunk_prep_tensor`, then `chunk_scan_tensor` or, on
     /// Hopper, `chunk_scan_warpgroup`, then `chunk_fallback` for value heads out of their range, token by token. More scratch;
     /// out may be anywhere. In each chunk of 32 tokens a column of the state, and the column's values, have one power of two, so
-    /// that no column's bits depend on another. Beside a state or a value a thousand times as large numbers of the column lose
-    /// bits in that chunk, and beside one 2^38 times as large they are lost, also where that state is forgotten in it,
-    /// unless by one gate below -16, which sends the head to the fallback; a token's last bits depend on those after it in its
-    /// chunk.
+    /// that no column's bits depend on another, and an error is small beside the largest number of its column and chunk. Halves
+    /// of a head's columns whose large state is forgotten while small values follow are the fallback's too. Where the state is
+    /// zero, or values are more than 140 times as large, a token's last bits depend on those after it in its chunk.
     ChunkedTensor,
     /// A whole batch of sequences token by token in one launch, with everything that a call may ask for: any element type,
     /// norm, gates, layout and table of slots. Any card from sm_75. The same bits as the others that go token by token.

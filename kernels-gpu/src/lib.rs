@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | [`kernels::recurrent_by_key_head`] | sm_80 and newer, 16-byte aligned rows, 1 to 4 value heads per key head |
 //! | [`kernels::recurrent_by_column`] | any card from sm_75, any alignment, any number of value heads per key head |
-//! | [`kernels::chunk_prep_tensor`], [`kernels::chunk_scan_tensor`], [`kernels::chunk_fallback`] | long prompts on sm_80 and newer: 32 tokens at a time on tensor cores, same alignment |
+//! | [`kernels::chunk_prep_tensor`] (on Hopper [`kernels::chunk_prep_hopper`]), [`kernels::chunk_scan_tensor`], [`kernels::chunk_fallback`] | long prompts on sm_80 and newer: 32 tokens at a time on tensor cores, same alignment |
 //! | [`kernels::chunk_scan_warpgroup`] | the second of them on Hopper |
 //! | [`kernels::chunk_prep`], [`kernels::chunk_scan`] | the same in 32-bit floats, with less scratch |
 //! | [`kernels::decode`] | batches of short sequences on any card from sm_75: any element type and strides, states in pools, raw gates |

@@ -160,22 +160,20 @@ fn given_up(inputs: &Inputs, output: &Output) -> [bool; 2] {
     })
 }
 
-/// A state that gates above those which mark a head forget within a chunk, and values far below it.
+/// A large state that is forgotten within a chunk, and values far below it.
 #[test]
 fn a_state_forgotten_over_several_tokens() {
-    for gate in [-1.0, -4.0, -15.0] {
-        for exponent in [6, 10, 16, 20, 40, 100] {
+    for gate in [-1.0, -15.0, -60.0] {
+        for exponent in [6, 16, 40, 100] {
             let mut inputs = one_head(70, Family::Base, 4);
             inputs.state.iter_mut().for_each(|s| *s *= 2f32.powi(exponent));
             inputs.g[32..64].fill(gate);
-            for order in 0..3 {
+            for order in 0..2 {
                 let output = run_limited(&inputs, order, usize::MAX);
                 let (out, state) = errors(&inputs, &output);
                 println!("2^{exponent}, gates of {gate}, order {order}: {out:.1e} {state:.1e}");
                 assert!(out <= OUT_BAR && state <= STATE_BAR, "2^{exponent} {gate} {order}: {out:.1e} {state:.1e}");
-                if exponent != 10 {
-                    assert_eq!(given_up(&inputs, &output), [exponent > 10; 2], "2^{exponent} {gate} {order}");
-                }
+                assert_eq!(given_up(&inputs, &output), [exponent > 6; 2], "2^{exponent} {gate} {order}");
             }
         }
     }
@@ -220,7 +218,7 @@ fn ordinary_prompts_are_not_given_up() {
         }
     }
     // Heads that forget fast, whose columns are often small at the end of a chunk.
-    for gate in [-1.0, -4.0, -10.0] {
+    for gate in [-1.0, -4.0, -10.0, -30.0, f32::NEG_INFINITY] {
         let mut inputs = one_head(130, Family::Base, 5);
         inputs.g.fill(gate);
         assert_eq!(given_up(&inputs, &run(&inputs)), [false; 2], "gates of {gate}");

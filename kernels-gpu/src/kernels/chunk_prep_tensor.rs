@@ -74,9 +74,6 @@ const STRONGEST: f32 = 2.001;
 const WEAKEST: f32 = -0.01;
 /// What a gate may be above 0.
 const LARGEST_GATE: f32 = 1e-4;
-/// What a gate may be below 0: e^-16 is 2^-23. A token that forgets more may leave values that are small beside what y was
-/// before it, and y has one power of two in a chunk.
-const LEAST_GATE: f32 = -16.0;
 
 /// 2^e of a row's scale and its inverse, from the bits of its largest magnitude, which brings that between 1/2 and 1. NaN
 /// where a row has no such scale, or one that leads too far: keys below 2^-20.
@@ -235,7 +232,6 @@ impl<'a> Part<'a> {
                 && beta * k_k <= STRONGEST
                 && beta >= WEAKEST
                 && gate <= LARGEST_GATE
-                && gate >= LEAST_GATE
         }
     }
 

@@ -30,6 +30,7 @@
 //! # Range
 //! Each column of s and of y is kept times a power of two of its own, exact, which puts a bound of it near the upper end of a
 //! 16-bit float's range: y's from the largest v and the largest s, s's from its largest element and what the chunk can add.
+//! Where y falls far below what it was, the state has lost bits that now matter, and the block gives up: see `lost`.
 //!
 //! # Rounding
 //! Tensor cores round toward zero, so the small products come before the large ones, and the state itself is not
