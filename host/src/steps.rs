@@ -1,6 +1,8 @@
 //! A call as launches: which kernel it takes, and every launch in order, whoever carries them out.
 #![forbid(unsafe_code)]
 use crate::batches::Batches;
+use crate::conversions;
+use crate::copies;
 use crate::decode;
 use crate::dispatch::{self, Launch};
 use crate::error::{Error, Reason, Result};
@@ -11,6 +13,7 @@ use crate::request::Request;
 use crate::segments::{self, Form};
 use crate::sequences::Sequences;
 use crate::upload;
+use crate::widened::Widened;
 use cuda_std::{Global, GlobalMut};
 
 /// One launch.
@@ -23,14 +26,23 @@ pub(crate) enum Step {
     Chunked(segments::Launch),
     /// Of the general kernel.
     Decode(decode::Launch),
-    /// Of a table that it reads.
+    /// Of a table that is read on the device.
     Upload(upload::Launch),
+    /// Of inputs as the chunked kernels read them.
+    Widen(conversions::Widen),
+    /// Of an output in the caller's type.
+    Narrow(conversions::Narrow),
+    /// Of states from the caller's slots, and back.
+    Copy(copies::Launch),
+    /// Of zeros in the output of padding.
+    ClearPadding(conversions::ClearPadding),
 }
 
 /// Which kernel a call takes, with the reason. `request` is valid.
 ///
-/// Sequences of f32 that nothing special is asked of go each by the kernel that it would take alone, on tensor cores together; short
-/// ones of a batch, and every other call, go through the general kernel together.
+/// Sequences of f32 that nothing special is asked of go each by the kernel that it would take alone, on tensor cores together. Other
+/// calls are converted to such ones where that takes a chunked kernel. Short sequences of a batch, and what is not converted, go
+/// through the general kernel together.
 ///
 /// # Errors
 /// [`Error::Refused`] where the forced kernel, or every kernel, cannot run.
@@ -38,13 +50,22 @@ pub(crate) fn choose(card: &Card, request: &Request<'_>, policy: &Policy) -> Res
     let request = &request.without_idle_strides();
     let against = match policy.path {
         PathChoice::Forced(Kernel::Decode) => Reason::Forced,
-        PathChoice::Forced(kernel) => {
-            plain::require(request).map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
-            return by_sequences(card, request, policy);
-        }
-        _ => match plain::require(request).and_then(|()| prefer_sequences(request, policy)) {
+        PathChoice::Forced(kernel) => match plain::require(request) {
             Ok(()) => return by_sequences(card, request, policy),
-            Err(reason) => reason,
+            Err(_) if kernel.is_chunked() => return Ok(Widened::of(card, request, policy)?.launch()),
+            Err(reason) => return Err(Error::Refused { kernel: kernel.name(), reason }),
+        },
+        PathChoice::Recurrent | PathChoice::Auto => match plain::require(request) {
+            Ok(()) => match prefer_sequences(request, policy) {
+                Ok(()) => return by_sequences(card, request, policy),
+                Err(reason) => reason,
+            },
+            Err(reason) if policy.path == PathChoice::Recurrent => reason,
+            Err(_) => match Widened::of(card, request, policy) {
+                Ok(widened) => return Ok(widened.launch()),
+                Err(Error::Refused { reason, .. }) => reason,
+                Err(error) => return Err(error),
+            },
         },
     };
     let kernel = Kernel::Decode;
@@ -170,11 +191,14 @@ pub(crate) fn steps(
     launch: &Launch,
     policy: &Policy,
     scratch: GlobalMut<f32>,
-    carry_out: impl FnMut(Step) -> Result<()>,
+    mut carry_out: impl FnMut(Step) -> Result<()>,
 ) -> Result<()> {
     let request = &request.without_idle_strides();
     if launch.kernel == Kernel::Decode {
         return by_decode(request, scratch, carry_out);
+    }
+    if plain::require(request).is_err() {
+        return Widened::of(card, request, policy)?.steps(card, request, policy, scratch, &mut carry_out);
     }
     Plan::of(card, request, policy)?.steps(card, request, policy, scratch, carry_out)
 }
@@ -246,6 +270,10 @@ mod tests {
                 Step::Chunked(step) => step.entry.symbol,
                 Step::Decode(step) => step.entry.symbol,
                 Step::Upload(step) => step.entry.symbol,
+                Step::Widen(step) => step.entry.symbol,
+                Step::Narrow(step) => step.entry.symbol,
+                Step::Copy(step) => step.entry.symbol,
+                Step::ClearPadding(step) => step.entry.symbol,
             });
             Ok(())
         })

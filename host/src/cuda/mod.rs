@@ -244,6 +244,10 @@ impl Gdn {
                     }
                     Step::Decode(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
                     Step::Upload(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Widen(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Narrow(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Copy(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::ClearPadding(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
                 }
             }?;
             timing.as_mut().map_or(Ok(()), |timing| Ok(timing.mark(phase)?))

@@ -1,20 +1,36 @@
-//! What a token's gates do to the state: from g, or its exponential, and beta as they are, or from a and b.
+//! What a token's gates do to the state: from g, or its exponential, and beta as they are, or from a and b. Shared with
+//! [`super::super::widen`], so that the chunked kernels are given the numbers that decode computes with.
 //!
 //! Everything here is additions, multiplications, [`fma`], divisions and [`exp`], so that the emulator gives the GPU's bits.
 //! No token overflows, since exponentials of its numbers are of negative ones alone.
 use super::super::elements::{Raw, widen};
-use super::{Args, GATES_A_LOG, GATES_LINEAR, GATES_LOG, GATES_NEGATIVE_EXP};
+use super::{GATES_A_LOG, GATES_LINEAR, GATES_LOG, GATES_NEGATIVE_EXP};
+use cuda_std::Global;
 use cuda_std::float::{exp, fma};
+
+/// What the gates of a call are, as a kernel's arguments say.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// `GATES_LOG` and its like.
+    pub gates: u32,
+    /// Element type of g or a.
+    pub g_element: u32,
+    /// Element type of beta or b.
+    pub beta_element: u32,
+    /// `[value heads]`, read where gates are raw.
+    pub a_log: Global<f32>,
+    /// `[value heads]`, read where gates are raw.
+    pub dt_bias: Global<f32>,
+    /// Multiplies the sigmoid of raw gates.
+    pub beta_factor: f32,
+}
 
 /// The gates of one value head.
 #[derive(Clone, Copy, Debug)]
 pub struct Gates {
-    kind: u32,
-    g_element: u32,
-    beta_element: u32,
+    kind: Kind,
     a_log: f32,
     bias: f32,
-    beta_factor: f32,
 }
 
 impl Gates {
@@ -23,27 +39,35 @@ impl Gates {
     /// # Safety
     /// Where gates are raw, `a_log` and `dt_bias` have the head.
     #[inline(always)]
-    pub unsafe fn of(args: &Args, value_head: usize) -> Self {
+    pub unsafe fn of(kind: Kind, value_head: usize) -> Self {
         let (mut a_log, mut bias) = (0.0, 0.0);
-        if matches!(args.gates, GATES_A_LOG | GATES_NEGATIVE_EXP) {
+        if matches!(kind.gates, GATES_A_LOG | GATES_NEGATIVE_EXP) {
             // SAFETY: bounds: one number a value head, by the caller; read only.
-            (a_log, bias) = unsafe { (args.a_log.at(value_head), args.dt_bias.at(value_head)) };
+            (a_log, bias) = unsafe { (kind.a_log.at(value_head), kind.dt_bias.at(value_head)) };
         }
-        let Args { gates: kind, g_element, beta_element, beta_factor, .. } = *args;
-        Self { kind, g_element, beta_element, a_log, bias, beta_factor }
+        Self { kind, a_log, bias }
     }
 
     /// A token's `e^g` and beta.
     #[inline(always)]
     pub fn decay_and_beta(&self, g: Raw, beta: Raw) -> (f32, f32) {
-        let (g, beta) = (widen(self.g_element, g), widen(self.beta_element, beta));
-        if self.kind == GATES_LOG {
-            (exp(g), beta)
-        } else if self.kind == GATES_LINEAR {
+        if self.kind.gates == GATES_LINEAR {
+            return (widen(self.kind.g_element, g), widen(self.kind.beta_element, beta));
+        }
+        let (g, beta) = self.log_and_beta(g, beta);
+        (exp(g), beta)
+    }
+
+    /// A token's g and beta. Not of linear gates, which are no logs.
+    #[inline(always)]
+    pub fn log_and_beta(&self, g: Raw, beta: Raw) -> (f32, f32) {
+        let Kind { gates, g_element, beta_element, beta_factor, .. } = self.kind;
+        let (g, beta) = (widen(g_element, g), widen(beta_element, beta));
+        if gates == GATES_LOG {
             (g, beta)
         } else {
-            let rate = if self.kind == GATES_A_LOG { -exp(self.a_log) } else { self.a_log };
-            (exp(rate * softplus(g + self.bias)), self.beta_factor * sigmoid(beta))
+            let rate = if gates == GATES_A_LOG { -exp(self.a_log) } else { self.a_log };
+            (rate * softplus(g + self.bias), beta_factor * sigmoid(beta))
         }
     }
 }

@@ -1,0 +1,169 @@
+//! Calls that the chunked kernels do not read as they are: other element types, a norm, raw gates, states in other layouts or in
+//! the slots of a table. Window by window they are converted to plain f32 in the scratch, go as a plain call would, and their
+//! outputs and states are put where the caller has them.
+#![forbid(unsafe_code)]
+use crate::conversions::Places;
+use crate::dispatch::{self, Launch};
+use crate::error::{Error, Reason, Result};
+use crate::kernel::Kernel;
+use crate::plain;
+use crate::policy::{Card, PathChoice, Policy};
+use crate::request::{GateTensors, Request};
+use crate::steps::{self, Step};
+use crate::upload;
+use crate::windows::{Window, windows};
+use cuda_std::GlobalMut;
+use kernels_gpu::kernels::chunk::CHUNK;
+
+/// Tokens of a window where the scratch may be as large as it likes: as many as the kernels on tensor cores take together. A
+/// multiple of their segments, so that they are cut where they would be cut anyway.
+const WINDOW_TOKENS: usize = 8192;
+
+/// Sequences of a window, at most: their states stand in the scratch.
+const WINDOW_SEQUENCES: usize = 64;
+
+/// An address for a plan, which looks at alignment alone.
+const NOWHERE: u64 = 256;
+
+/// A call by windows.
+pub(crate) struct Widened {
+    windows: Vec<Window>,
+    /// By which path each of them goes.
+    paths: Vec<PathChoice>,
+    places: Places,
+    /// What a window's plain call may take of the scratch.
+    limit: usize,
+    launch: Launch,
+}
+
+/// Whether such a call can be converted, which [`plain::require`] has not let pass.
+///
+/// # Errors
+/// The first reason against it.
+fn require(request: &Request<'_>) -> Result<(), Reason> {
+    let is_linear = matches!(request.gates, GateTensors::Linear { .. });
+    if is_linear || request.checkpoints.is_some() || request.every.is_some() {
+        return plain::require(request);
+    }
+    if request.indices.is_some() && request.output_indices.is_some() {
+        // A sequence that is padding in the first table writes nothing, whatever the second one says.
+        return Err(Reason::Indices { argument: "output_state_indices" });
+    }
+    Ok(())
+}
+
+impl Widened {
+    /// `request`, whose idle strides are 0, where the equivalent plain call takes a chunked kernel.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where it does not, where something of it is not converted, or where the scratch is too little.
+    pub fn of(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Self> {
+        let refused = |kernel: Kernel, reason| Error::Refused { kernel: kernel.name(), reason };
+        require(request).map_err(|reason| refused(Kernel::Chunked, reason))?;
+        let whole = Window::whole(&request.sequences);
+        let plain = Places::of(request, &[]).plain(request, &whole, NOWHERE);
+        let launch = steps::choose(card, &plain, policy)?;
+        if !launch.kernel.is_chunked() {
+            return Err(refused(Kernel::Chunked, launch.reason));
+        }
+        let mut need = 0;
+        let shorter = |tokens: &usize| (*tokens > CHUNK).then_some(*tokens / 2);
+        for tokens in core::iter::successors(Some(WINDOW_TOKENS), shorter) {
+            let windows = windows(&request.sequences, tokens, WINDOW_SEQUENCES);
+            let places = Places::of(request, &windows);
+            let own = places.floats * size_of::<f32>();
+            need = own;
+            let Some(limit) = policy.max_scratch_bytes.checked_sub(own) else { continue };
+            let path = |window: &Window| {
+                if !window.is_cut() {
+                    return Ok(policy.path);
+                }
+                // A piece goes by the kernel that the sequence takes.
+                let (problem, pointers) = plain::sequence(&plain, window.sequences.start);
+                dispatch::choose(card, &problem, &pointers, policy).map(|launch| PathChoice::Forced(launch.kernel))
+            };
+            let paths = windows.iter().map(path).collect::<Result<_>>()?;
+            let mut widened = Self { windows, paths, places, limit, launch };
+            match widened.plan(card, request, policy) {
+                Ok((scratch_bytes, launches)) => {
+                    widened.launch = Launch { scratch_bytes: own + scratch_bytes, launches, ..launch };
+                    return Ok(widened);
+                }
+                Err(Error::Refused { reason: Reason::ScratchLimit { need: more, .. }, .. }) => need = own + more,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refused(launch.kernel, Reason::ScratchLimit { need, limit: policy.max_scratch_bytes }))
+    }
+
+    /// What it runs.
+    pub fn launch(&self) -> Launch {
+        self.launch
+    }
+
+    /// Scratch of the windows' plain calls, in bytes, and all launches.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where a window does not go by the kernels that it should.
+    fn plan(&self, card: &Card, request: &Request<'_>, policy: &Policy) -> Result<(usize, usize)> {
+        let mut scratch_bytes = 0;
+        for (window, &path) in self.windows.iter().zip(&self.paths) {
+            let plain = self.places.plain(request, window, NOWHERE);
+            let launch = steps::choose(card, &plain, &self.policy(policy, path))?;
+            if let reason @ Reason::ScratchLimit { .. } = launch.reason {
+                return Err(Error::Refused { kernel: self.launch.kernel.name(), reason });
+            }
+            scratch_bytes = scratch_bytes.max(launch.scratch_bytes);
+        }
+        let mut launches = 0;
+        self.steps(card, request, policy, GlobalMut::new(NOWHERE as *mut f32), &mut |_| {
+            launches += 1;
+            Ok(())
+        })?;
+        Ok((scratch_bytes, launches))
+    }
+
+    fn policy(&self, policy: &Policy, path: PathChoice) -> Policy {
+        Policy { path, max_scratch_bytes: self.limit, ..policy.clone() }
+    }
+
+    /// Every launch, in order. `scratch` is as many bytes as the launch says.
+    ///
+    /// # Errors
+    /// Those of `carry_out`.
+    pub fn steps(
+        &self,
+        card: &Card,
+        request: &Request<'_>,
+        policy: &Policy,
+        scratch: GlobalMut<f32>,
+        carry_out: &mut dyn FnMut(Step) -> Result<()>,
+    ) -> Result<()> {
+        let places = &self.places;
+        for (window, &path) in self.windows.iter().zip(&self.paths) {
+            let before = [
+                places.widen(request, window, scratch).map(Step::Widen),
+                places.gather(request, window, scratch).map(Step::Copy),
+            ];
+            before.into_iter().flatten().try_for_each(&mut *carry_out)?;
+
+            let plain = places.plain(request, window, scratch.as_ptr() as u64);
+            let policy = self.policy(policy, path);
+            let launch = steps::choose(card, &plain, &policy)?;
+            steps::steps(card, &plain, &launch, &policy, scratch.offset(places.floats), &mut *carry_out)?;
+
+            let after = [
+                places.narrow(request, window, scratch).map(Step::Narrow),
+                places.scatter(request, window, scratch).map(Step::Copy),
+            ];
+            after.into_iter().flatten().try_for_each(&mut *carry_out)?;
+            if let Some((words, table, clear)) = places.clear_padding(request, window, scratch) {
+                if !words.is_empty() {
+                    carry_out(Step::Upload(upload::launch(words, table)))?;
+                }
+                carry_out(Step::ClearPadding(clear))?;
+            }
+        }
+        Ok(())
+    }
+}
