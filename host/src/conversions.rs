@@ -66,7 +66,8 @@ impl Places {
             floats += count.next_multiple_of(4);
             first
         };
-        let keys = [request.q, request.k].iter().any(|tensor| request.norm != QkNorm::None || !is_read_as_it_is(tensor));
+        let keys =
+            [request.q, request.k].iter().any(|tensor| request.norm != QkNorm::None || !is_read_as_it_is(tensor));
         let is_raw = !matches!(request.gates, GateTensors::Log { .. });
         let gates = is_raw || request.gates.tensors().iter().any(|tensor| tensor.dtype != Dtype::F32);
         // States between windows have to stand somewhere, also where the last one is dropped.
@@ -139,10 +140,7 @@ impl Places {
             })
         };
         let [initial, last] = [request.initial, request.last].map(|own| own.and(pool).or(callers(own)));
-        [
-            if window.starts { initial } else { pool.or(last) },
-            if window.ends { last } else { pool.or(last) },
-        ]
+        [if window.starts { initial } else { pool.or(last) }, if window.ends { last } else { pool.or(last) }]
     }
 
     /// The window's states in the scratch.

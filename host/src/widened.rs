@@ -58,13 +58,17 @@ impl Widened {
     /// # Errors
     /// [`Error::Refused`] where it does not, where something of it is not converted, or where the scratch is too little.
     pub fn of(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Self> {
-        let refused = |kernel: Kernel, reason| Error::Refused { kernel: kernel.name(), reason };
-        require(request).map_err(|reason| refused(Kernel::Chunked, reason))?;
+        let asked_for = if let PathChoice::Forced(kernel) = policy.path { kernel } else { Kernel::Chunked };
+        let refused = |reason| Error::Refused { kernel: asked_for.name(), reason };
+        require(request).map_err(refused)?;
         let whole = Window::whole(&request.sequences);
         let plain = Places::of(request, &[]).plain(request, &whole, NOWHERE);
-        let launch = steps::choose(card, &plain, policy)?;
-        if !launch.kernel.is_chunked() {
-            return Err(refused(Kernel::Chunked, launch.reason));
+        // Windows may be short, so that the limit holds for them alone.
+        let unlimited = &Policy { max_scratch_bytes: usize::MAX, ..policy.clone() };
+        let launch = steps::choose(card, &plain, unlimited)?;
+        // Without sequences there is nothing to choose, and nothing to do.
+        if !launch.kernel.is_chunked() && request.sequences.count() > 0 {
+            return Err(refused(launch.reason));
         }
         let mut need = 0;
         let shorter = |tokens: &usize| (*tokens > CHUNK).then_some(*tokens / 2);
@@ -72,19 +76,19 @@ impl Widened {
             let windows = windows(&request.sequences, tokens, WINDOW_SEQUENCES);
             let places = Places::of(request, &windows);
             let own = places.floats * size_of::<f32>();
-            need = own;
-            let Some(limit) = policy.max_scratch_bytes.checked_sub(own) else { continue };
+            let limit = policy.max_scratch_bytes.saturating_sub(own);
             let path = |window: &Window| {
                 if !window.is_cut() {
                     return Ok(policy.path);
                 }
                 // A piece goes by the kernel that the sequence takes.
                 let (problem, pointers) = plain::sequence(&plain, window.sequences.start);
-                dispatch::choose(card, &problem, &pointers, policy).map(|launch| PathChoice::Forced(launch.kernel))
+                dispatch::choose(card, &problem, &pointers, unlimited).map(|launch| PathChoice::Forced(launch.kernel))
             };
             let paths = windows.iter().map(path).collect::<Result<_>>()?;
             let mut widened = Self { windows, paths, places, limit, launch };
             match widened.plan(card, request, policy) {
+                Ok(_) if own > policy.max_scratch_bytes => need = own,
                 Ok((scratch_bytes, launches)) => {
                     widened.launch = Launch { scratch_bytes: own + scratch_bytes, launches, ..launch };
                     return Ok(widened);
@@ -93,7 +97,7 @@ impl Widened {
                 Err(error) => return Err(error),
             }
         }
-        Err(refused(launch.kernel, Reason::ScratchLimit { need, limit: policy.max_scratch_bytes }))
+        Err(refused(Reason::ScratchLimit { need, limit: policy.max_scratch_bytes }))
     }
 
     /// What it runs.
@@ -106,14 +110,20 @@ impl Widened {
     /// # Errors
     /// [`Error::Refused`] where a window does not go by the kernels that it should.
     fn plan(&self, card: &Card, request: &Request<'_>, policy: &Policy) -> Result<(usize, usize)> {
-        let mut scratch_bytes = 0;
+        let (mut scratch_bytes, mut need) = (0, 0);
         for (window, &path) in self.windows.iter().zip(&self.paths) {
             let plain = self.places.plain(request, window, NOWHERE);
-            let launch = steps::choose(card, &plain, &self.policy(policy, path))?;
-            if let reason @ Reason::ScratchLimit { .. } = launch.reason {
-                return Err(Error::Refused { kernel: self.launch.kernel.name(), reason });
+            match steps::choose(card, &plain, &self.policy(policy, path)) {
+                // By itself such a window would go token by token.
+                Ok(Launch { reason: Reason::ScratchLimit { need: more, .. }, .. })
+                | Err(Error::Refused { reason: Reason::ScratchLimit { need: more, .. }, .. }) => need = need.max(more),
+                Ok(launch) => scratch_bytes = scratch_bytes.max(launch.scratch_bytes),
+                Err(error) => return Err(error),
             }
-            scratch_bytes = scratch_bytes.max(launch.scratch_bytes);
+        }
+        if need > 0 {
+            let reason = Reason::ScratchLimit { need, limit: self.limit };
+            return Err(Error::Refused { kernel: self.launch.kernel.name(), reason });
         }
         let mut launches = 0;
         self.steps(card, request, policy, GlobalMut::new(NOWHERE as *mut f32), &mut |_| {

@@ -122,7 +122,10 @@ mod tests {
         let offsets = [0, 10, 20, 20, 52, 152, 153];
         let packed = Sequences::Varlen { cu_seqlens: &offsets };
         assert_eq!(cut(packed, 64, 9), [(0..4, 0), (4..5, 0), (4..5, 64), (5..6, 0)]);
-        assert_eq!(cut(packed, 32, 2), [(0..2, 0), (2..4, 0), (4..5, 0), (4..5, 32), (4..5, 64), (4..5, 96), (5..6, 0)]);
+        assert_eq!(
+            cut(packed, 32, 2),
+            [(0..2, 0), (2..4, 0), (4..5, 0), (4..5, 32), (4..5, 64), (4..5, 96), (5..6, 0)]
+        );
         let all = windows(&packed, 64, 9);
         assert_eq!(all[0].sequences(), Sequences::Varlen { cu_seqlens: &[0, 10, 20, 20, 52] });
         assert_eq!(windows(&packed, 1000, 9), [Window::whole(&packed)]);

@@ -76,8 +76,8 @@ unsafe fn run(args: Args) {
     }
     let thread = thread_idx_below::<THREADS>();
     let (mut token, lane) = (thread / WARP_SIZE as usize, thread % WARP_SIZE as usize);
-    let rows = ElementsMut::new(args.out, args.out_element)
-        .offset(start + head as usize * args.out_head_stride + 4 * lane);
+    let rows =
+        ElementsMut::new(args.out, args.out_element).offset(start + head as usize * args.out_head_stride + 4 * lane);
     while token < tokens as usize {
         // SAFETY: bounds: the token exists, 4 lane + 4 <= 128. Owner: one thread an element.
         unsafe { rows.offset(token * args.out_token_stride).put_quad([0.0; 4]) };

@@ -240,8 +240,7 @@ unsafe fn widen_gates(args: &Args, block: u32) {
     // SAFETY: bounds: the gate exists. Owner: inputs are read only, and a thread writes its own gate.
     unsafe {
         let gates = Gates::of(kind, (index % args.num_gate_heads) as usize);
-        let (g, beta) = gates
-            .log_and_beta(at(args.g, g_element, g).first(), at(args.beta, beta_element, beta).first());
+        let (g, beta) = gates.log_and_beta(at(args.g, g_element, g).first(), at(args.beta, beta_element, beta).first());
         args.wide_g.put(index as usize, g);
         args.wide_beta.put(index as usize, beta);
     }
