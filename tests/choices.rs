@@ -49,24 +49,18 @@ fn raw() -> Gates {
 fn what_is_special_takes_the_general_kernel() {
     let heads = layer();
     let long = call(2048, Dtype::F32);
-    let table = Indices::new(1 << 20, IndexDtype::I32);
     let [key_major, key_rows] = [StateLayout::key_major(&heads), StateLayout::key_rows(&heads)];
     let short = call(2, Dtype::F32).state(state(key_major, 4));
-    for (call, reason) in [
-        (
-            with_gates(Gates::Linear { decay: scalars(), beta: scalars() }),
-            Reason::Gates { gates: "linear", takes: "their logs" },
-        ),
-        (
-            long.state(state(key_major, 9)).state_indices(table).output_state_indices(table),
-            Reason::Indices { argument: "output_state_indices" },
-        ),
-        (short.checkpoints(Checkpoints::Lanes(2)), Reason::Checkpoints),
+    // States on the way are written where they stay, and nothing is between the rows of this layout's columns.
+    let on_the_way = state(StateLayout::value_major(&heads), 32);
+    for (call, reason, launches) in [
+        (short.checkpoints(Checkpoints::Lanes(2)), Reason::Checkpoints, 1),
+        (long.checkpoint_every(64, on_the_way), Reason::Layout { argument: "checkpoint_every" }, 32),
     ] {
         let launch = call.plan(&H200, &Policy::default()).unwrap();
         assert_eq!(
             (launch.kernel, launch.reason, launch.launches, launch.scratch_bytes),
-            (Kernel::Decode, reason, 1, 0)
+            (Kernel::Decode, reason, launches, 0)
         );
         for kernel in [Kernel::Chunked, Kernel::ChunkedTensor] {
             let error = call.plan(&H200, &Policy::with_path(PathChoice::Forced(kernel))).unwrap_err();
@@ -108,6 +102,12 @@ fn what_is_converted_takes_the_chunked_kernels() {
         // What is not aligned goes along.
         (odd_out.qk_norm(QkNorm::L2 { eps: 1e-6 }), Reason::Norm, 2, 2 * keys + values),
         (with_gates(raw()), Reason::Gates { gates: "raw", takes: "their logs" }, 1, 2 * gates),
+        (
+            with_gates(Gates::Linear { decay: scalars(), beta: scalars() }),
+            Reason::Gates { gates: "linear", takes: "their logs" },
+            1,
+            2 * gates,
+        ),
         (long.state(state(value_major, 1)), Reason::Layout { argument: "initial_state" }, 2, one_state),
         (long.final_state(state(value_major, 1)), Reason::Layout { argument: "final_state" }, 1, one_state),
         (
@@ -118,6 +118,12 @@ fn what_is_converted_takes_the_chunked_kernels() {
         ),
         (
             long.state(state(key_major, 9)).state_indices(table),
+            Reason::Indices { argument: "state_indices" },
+            3,
+            one_state,
+        ),
+        (
+            long.state(state(key_major, 9)).state_indices(table).output_state_indices(table),
             Reason::Indices { argument: "state_indices" },
             3,
             one_state,

@@ -4,7 +4,7 @@
 use host::compare::bars::CHUNKED_STATE;
 use host::{
     Call, Dtype, Error, Gates, HeadMap, Heads, Indices, Kernel, PathChoice, Policy, QkNorm, Reason, StateLayout,
-    StateView, Strides,
+    StateView, Strides, View,
 };
 use tests::{Batch, BatchPath, Numbers, ORDERS, Output, Outputs, Pool, gpu, heads, same_bits, untouched};
 
@@ -297,6 +297,88 @@ fn tables_say_where_states_go() {
         only_these_changed(&before, &pool, &[1, 2]);
         for ((expected, out), slot) in zeros.run(path).unwrap().iter().zip(batch.cut(&out)).zip([2, 1]) {
             same_bits(&heads, expected, &Output { out, state: pool.get(slot) }).unwrap();
+        }
+    }
+}
+
+/// What is padding where it starts ends nowhere, whatever the table of final slots says; a slot that only the other pool has is
+/// none there, and none is left where the final state is dropped.
+#[test]
+fn padding_at_the_start_ends_nowhere() {
+    let heads = heads(1, 2, HeadMap::Grouped);
+    let batch = Batch::new(heads, &[33, 1, 34, 33], Dtype::F32, 12);
+    for path in paths() {
+        let expected = batch.run(path).unwrap();
+        let mut initial = Pool::new(heads, StateLayout::key_major(&heads), 3);
+        initial.put(2, &batch.states[0]);
+        initial.put(0, &batch.states[2]);
+        let mut last = Pool::new(heads, StateLayout::value_major(&heads), 5);
+        let (before, mut out) = (last.clone(), batch.poisoned_out());
+        let view = StateView { data: &initial.data, layout: initial.layout };
+        let call = batch.call(&mut out).initial_state(view).final_state(last.state());
+        path.run(call.state_indices(&[2i32, -1, 0, 3]).output_state_indices(&[4i64, 0, 7, 1])).unwrap();
+        only_these_changed(&before, &last, &[4]);
+        let outs = batch.cut(&out);
+        let output = Output { out: outs[0].clone(), state: last.get(4) };
+        same_bits(&heads, &expected[0], &output).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        assert_eq!(outs[2], expected[2].out, "{path:?}");
+        assert!(outs[1].iter().chain(&outs[3]).all(|o| o.to_bits() == 0), "{path:?}");
+    }
+}
+
+/// The gate itself instead of its log; a gate of zero forgets, and one of one keeps, exactly (case 13).
+#[test]
+fn linear_gates_are_their_logs() {
+    let batch = Batch::new(heads(1, 2, HeadMap::Tiled), &[40], Dtype::F32, 13);
+    let with_decay = |decay: &[f32], path: BatchPath| {
+        let (mut out, mut pool) = (batch.poisoned_out(), batch.pool(StateLayout::key_major(&batch.heads)));
+        let [beta, v] = [batch.beta.view(0, Strides::dense(2, 1)), batch.v.view(0, Strides::dense(2, 128))];
+        let [q, k] = [&batch.q, &batch.k].map(|keys| keys.view(0, Strides::dense(1, 128)));
+        let gates = Gates::Linear { decay: View::new(decay, Strides::dense(2, 1)), beta };
+        let out_view = out.view_mut(Strides::dense(2, 128));
+        path.run(Call::new(batch.heads, 40, q, k, v, gates, out_view).state(pool.state())).unwrap();
+        vec![Output { out: out.to_f32(), state: pool.get(0) }]
+    };
+    let decay: Vec<f32> = batch.g.to_f32().iter().map(|g| g.exp()).collect();
+    for path in paths() {
+        batch.agrees(&with_decay(&decay, path), &CHUNKED_STATE).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        for (decay, g) in [(0.0, f32::NEG_INFINITY), (1.0, 0.0)] {
+            let logs = Batch { g: Numbers::F32(vec![g; 80]), ..batch.clone() };
+            assert_eq!(with_decay(&[decay; 80], path), logs.run(path).unwrap(), "{path:?}, {decay}");
+        }
+    }
+}
+
+/// States on the way are those of shorter prompts, in one window and in several (case 45).
+#[test]
+fn states_on_the_way_are_those_of_shorter_prompts() {
+    let batch = engines(heads(1, 2, HeadMap::Tiled), &[70, 5, 64], 14);
+    let path = BatchPath::Emulated(Some(Kernel::Chunked));
+    let whole = batch.run(path).unwrap();
+    let shorter = |index, tokens| batch.part(index, 0..tokens).run(path).unwrap().remove(0).state;
+    let expected = [shorter(0, 32), shorter(0, 64), shorter(2, 32), shorter(2, 64)];
+    for limit in [usize::MAX, 100 << 10] {
+        for is_dropped in [false, true] {
+            let layout = StateLayout::key_major(&batch.heads);
+            let (mut kept, mut pool) = (Pool::new(batch.heads, layout, 4), batch.pool(layout));
+            let (initial, mut out) = (pool.clone(), batch.poisoned_out());
+            let call = batch.call(&mut out).checkpoint_every(32, kept.state());
+            let call = if is_dropped {
+                call.initial_state(StateView { data: &initial.data, layout })
+            } else {
+                call.state(pool.state())
+            };
+            let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
+            policy.max_scratch_bytes = limit;
+            host::emulated::run_with(call, &policy, ORDERS[1]).unwrap();
+            for (index, (out, whole)) in batch.cut(&out).into_iter().zip(&whole).enumerate() {
+                let state = if is_dropped { whole.state.clone() } else { pool.get(index) };
+                same_bits(&batch.heads, whole, &Output { out, state })
+                    .unwrap_or_else(|e| panic!("{limit}, dropped {is_dropped}, sequence {index}: {e}"));
+            }
+            for (slot, expected) in expected.iter().enumerate() {
+                assert!(kept.get(slot) == *expected, "{limit}, dropped {is_dropped}: state {slot}");
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::dtype::Dtype;
 use crate::layout::{StateLayout, Strides};
 use crate::plain;
 use crate::request::{GateTensors, Place, Pool, Request, Tensor};
+use crate::upload;
 use crate::windows::Window;
 use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
@@ -68,10 +69,12 @@ impl Places {
         };
         let keys =
             [request.q, request.k].iter().any(|tensor| request.norm != QkNorm::None || !is_read_as_it_is(tensor));
-        let is_raw = !matches!(request.gates, GateTensors::Log { .. });
-        let gates = is_raw || request.gates.tensors().iter().any(|tensor| tensor.dtype != Dtype::F32);
-        // States between windows have to stand somewhere, also where the last one is dropped.
-        let states = !plain::takes_states(request) || (is_cut && request.last.is_none());
+        let are_logs = matches!(request.gates, GateTensors::Log { .. });
+        let gates = !are_logs || request.gates.tensors().iter().any(|tensor| tensor.dtype != Dtype::F32);
+        // States between windows have to stand somewhere, also where the last one is dropped. Those that are kept on the way are
+        // where windows end.
+        let is_dropped = request.last.is_none() && request.every.is_none();
+        let states = plain::require_states(request).is_err() || (is_cut && is_dropped);
         let has_offsets = request.indices.is_some() && windows.iter().any(|window| window.cu_seqlens().is_some());
         let rows = tokens * heads.num_v_heads;
         let key_floats = tokens * heads.num_k_heads * heads.head_k_dim;
@@ -111,7 +114,7 @@ impl Places {
         let [wide_q, wide_k] = both(self.keys);
         let [wide_g, wide_beta] = both(self.gates);
         let (k_heads, v_heads) = (heads.num_k_heads, heads.num_v_heads);
-        let [initial, last] = self.states(request, window, scratch);
+        let [initial, last, kept] = self.states(request, window, scratch);
         let plain = Request {
             sequences,
             norm: QkNorm::None,
@@ -124,23 +127,35 @@ impl Places {
             last,
             indices: None,
             output_indices: None,
+            every: request.every.and_then(|(interval, _)| Some((interval, kept?))),
             ..*request
         };
         plain.without_idle_strides()
     }
 
-    /// The pools that the window's sequences start from and end in.
-    fn states(&self, request: &Request<'_>, window: &Window, scratch: u64) -> [Option<Pool>; 2] {
-        let pool = self.pool(request, window, scratch);
-        let callers = |pool: Option<Pool>| {
-            pool.map(|pool| Pool {
-                place: Place { address: plain::slot_address(&pool, window.sequences.start), length: None },
-                slots: window.sequences.len(),
-                ..pool
-            })
+    /// The pools that the window's sequences start from and end in, and that of the states which they keep on the way.
+    fn states(&self, request: &Request<'_>, window: &Window, scratch: u64) -> [Option<Pool>; 3] {
+        let from_slot = |pool: Pool, slot: usize| Pool {
+            place: Place { address: plain::slot_address(&pool, slot), length: None },
+            slots: window.sequences.len(),
+            ..pool
         };
-        let [initial, last] = [request.initial, request.last].map(|own| own.and(pool).or(callers(own)));
-        [if window.starts { initial } else { pool.or(last) }, if window.ends { last } else { pool.or(last) }]
+        let pool = self.pool(request, window, scratch);
+        let [initial, last] = [request.initial, request.last]
+            .map(|callers| callers.map(|callers| pool.unwrap_or_else(|| from_slot(callers, window.sequences.start))));
+        let Some((interval, kept)) = request.every else {
+            let between = pool.or(last);
+            return [if window.starts { initial } else { between }, if window.ends { last } else { between }, None];
+        };
+        // Cut at multiples of the interval, where the last state that is kept is that between windows.
+        let first = window.first();
+        let before: usize = (0..first.sequence).map(|index| request.sequences.tokens(index) / interval).sum();
+        let done = before + first.first / interval;
+        [
+            if window.starts { initial } else { Some(from_slot(kept, done - 1)) },
+            last.filter(|_| window.ends),
+            Some(from_slot(kept, done)),
+        ]
     }
 
     /// The window's states in the scratch.
@@ -247,25 +262,25 @@ impl Places {
         let from = self.pool(request, window, scratch.as_ptr() as u64)?;
         let to = request.last.filter(|_| window.ends)?;
         let named = Named::of(request.output_indices.or(request.indices), &window.sequences);
-        Some(copies::one(&request.heads, (from, Named::InOrder(0)), (to, named), from.slots))
+        let copy = copies::one(&request.heads, (from, Named::InOrder(0)), (to, named), from.slots);
+        // What is padding where it starts ends nowhere, whatever the second table says.
+        let guard = request.indices.filter(|_| request.output_indices.is_some());
+        Some(copy.guarded(guard.map(|table| table.from_row(window.sequences.start)), slots(request)))
     }
 
-    /// The launch that clears the output of sequences without a slot, and the offsets that have to be in its table before.
-    pub fn clear_padding<'w>(
+    /// The launch that clears the output of sequences without a slot, and the one that brings the offsets which it reads.
+    pub fn clear_padding(
         &self,
         request: &Request<'_>,
-        window: &'w Window,
+        window: &Window,
         scratch: GlobalMut<f32>,
-    ) -> Option<(&'w [u32], GlobalMut<u32>, ClearPadding)> {
+    ) -> Option<(Option<upload::Launch>, ClearPadding)> {
         let [batch, tokens] = window.sequences().axes();
         let indices = request.indices.filter(|_| batch * tokens > 0)?;
-        let words = window.cu_seqlens().unwrap_or_default();
         let table: GlobalMut<u32> = scratch.offset(self.cu_seqlens.unwrap_or(0)).cast();
-        let cu_seqlens = if words.is_empty() { core::ptr::null() } else { table.as_ptr().cast_const() };
+        let upload = window.cu_seqlens().map(|words| upload::launch(words, table));
+        let cu_seqlens = if upload.is_some() { table.as_ptr().cast_const() } else { core::ptr::null() };
         let (state_indices, state_index) = decode::table(Some(indices.from_row(window.sequences.start)));
-        // A slot that the final pool has not is padding too, where the final state would go there.
-        let last = request.last.filter(|_| request.output_indices.is_none());
-        let slots = [request.initial, last].into_iter().flatten().map(|pool| pool.slots).min().unwrap_or(usize::MAX);
         let (out, num_value_heads) = (&request.out, request.heads.num_v_heads as u32);
         let args = clear_padding::Args {
             out: GlobalMut::new(plain::element(request, out, &window.first()) as *mut u8),
@@ -274,15 +289,21 @@ impl Places {
             out_head_stride: out.strides.head,
             cu_seqlens: Global::new(cu_seqlens),
             state_indices,
-            slots,
+            slots: slots(request),
             tokens: tokens as u32,
             num_value_heads,
             out_element: decode::element(out.dtype),
             state_index,
         };
         let grid = clear_padding::grid(window.sequences.len() as u32, num_value_heads);
-        Some((words, table, ClearPadding { entry: &clear_padding::KERNEL.entries[0], grid, args }))
+        Some((upload, ClearPadding { entry: &clear_padding::KERNEL.entries[0], grid, args }))
     }
+}
+
+/// Slots that a sequence may start from. One that the final pool has not is padding too, where the final state would go there.
+fn slots(request: &Request<'_>) -> usize {
+    let last = request.last.filter(|_| request.output_indices.is_none());
+    [request.initial, last].into_iter().flatten().map(|pool| pool.slots).min().unwrap_or(usize::MAX)
 }
 
 /// Whether the chunked kernels read, or write, the tensor where it is.

@@ -130,6 +130,15 @@ pub(crate) fn one(heads: &Heads, (from, read): (Pool, Named), (to, written): (Po
     Launch { entry: &KERNEL.entries[0], grid: grid(args.count, args.num_value_heads), args }
 }
 
+impl Launch {
+    /// The same, but for what `table` names no slot below `slots` for.
+    pub fn guarded(mut self, table: Option<Table>, slots: usize) -> Self {
+        (self.args.guard_indices, self.args.guard_index) = decode::table(table);
+        self.args.guard_slots = slots;
+        self
+    }
+}
+
 /// Lets a copy read `pool`.
 fn read_from(args: &mut Args, pool: &Pool) {
     let [slot, head, row, column] = strides(pool);
@@ -160,10 +169,13 @@ fn to_args(to: &Pool, num_value_heads: u32, count: u32) -> Args {
         destination_slots: to.slots,
         source_indices: Global::new(core::ptr::null()),
         destination_indices: Global::new(core::ptr::null()),
+        guard_indices: Global::new(core::ptr::null()),
+        guard_slots: 0,
         count,
         num_value_heads,
         source_index: INDEX_32,
         destination_index: INDEX_32,
+        guard_index: INDEX_32,
     }
 }
 

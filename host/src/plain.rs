@@ -76,11 +76,10 @@ pub(crate) fn require(request: &Request<'_>) -> Result<(), Reason> {
 }
 
 /// Whether they can read and write its states where they are.
-pub(crate) fn takes_states(request: &Request<'_>) -> bool {
-    require_states(request).is_ok()
-}
-
-fn require_states(request: &Request<'_>) -> Result<(), Reason> {
+///
+/// # Errors
+/// The first reason against it.
+pub(crate) fn require_states(request: &Request<'_>) -> Result<(), Reason> {
     for (argument, table) in [("state_indices", &request.indices), ("output_state_indices", &request.output_indices)] {
         if table.is_some() {
             return Err(Reason::Indices { argument });

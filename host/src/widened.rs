@@ -8,9 +8,8 @@ use crate::error::{Error, Reason, Result};
 use crate::kernel::Kernel;
 use crate::plain;
 use crate::policy::{Card, PathChoice, Policy};
-use crate::request::{GateTensors, Request};
+use crate::request::Request;
 use crate::steps::{self, Step};
-use crate::upload;
 use crate::windows::{Window, windows};
 use cuda_std::GlobalMut;
 use kernels_gpu::kernels::chunk::CHUNK;
@@ -41,15 +40,16 @@ pub(crate) struct Widened {
 /// # Errors
 /// The first reason against it.
 fn require(request: &Request<'_>) -> Result<(), Reason> {
-    let is_linear = matches!(request.gates, GateTensors::Linear { .. });
-    if is_linear || request.checkpoints.is_some() || request.every.is_some() {
+    if request.checkpoints.is_some() {
+        return Err(Reason::Checkpoints);
+    }
+    let Some((interval, _)) = request.every else { return Ok(()) };
+    // A window has to be as long, and rows are counted in 31 bits.
+    if interval.saturating_mul(request.heads.num_v_heads) > i32::MAX as usize {
         return plain::require(request);
     }
-    if request.indices.is_some() && request.output_indices.is_some() {
-        // A sequence that is padding in the first table writes nothing, whatever the second one says.
-        return Err(Reason::Indices { argument: "output_state_indices" });
-    }
-    Ok(())
+    // States that are kept on the way are written where they stay.
+    plain::require_states(request)
 }
 
 impl Widened {
@@ -73,6 +73,9 @@ impl Widened {
         let mut need = 0;
         let shorter = |tokens: &usize| (*tokens > CHUNK).then_some(*tokens / 2);
         for tokens in core::iter::successors(Some(WINDOW_TOKENS), shorter) {
+            // Where states are kept on the way, windows end at them.
+            let interval = request.every.map_or(1, |(interval, _)| interval);
+            let tokens = tokens.max(interval) / interval * interval;
             let windows = windows(&request.sequences, tokens, WINDOW_SEQUENCES);
             let places = Places::of(request, &windows);
             let own = places.floats * size_of::<f32>();
@@ -110,14 +113,18 @@ impl Widened {
     /// # Errors
     /// [`Error::Refused`] where a window does not go by the kernels that it should.
     fn plan(&self, card: &Card, request: &Request<'_>, policy: &Policy) -> Result<(usize, usize)> {
-        let (mut scratch_bytes, mut need) = (0, 0);
+        let (mut scratch_bytes, mut launches, mut need) = (0, 0, 0);
         for (window, &path) in self.windows.iter().zip(&self.paths) {
             let plain = self.places.plain(request, window, NOWHERE);
             match steps::choose(card, &plain, &self.policy(policy, path)) {
                 // By itself such a window would go token by token.
                 Ok(Launch { reason: Reason::ScratchLimit { need: more, .. }, .. })
                 | Err(Error::Refused { reason: Reason::ScratchLimit { need: more, .. }, .. }) => need = need.max(more),
-                Ok(launch) => scratch_bytes = scratch_bytes.max(launch.scratch_bytes),
+                Ok(launch) => {
+                    scratch_bytes = scratch_bytes.max(launch.scratch_bytes);
+                    let [before, after] = self.around(request, window, GlobalMut::new(NOWHERE as *mut f32));
+                    launches += before.len() + launch.launches + after.len();
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -125,16 +132,28 @@ impl Widened {
             let reason = Reason::ScratchLimit { need, limit: self.limit };
             return Err(Error::Refused { kernel: self.launch.kernel.name(), reason });
         }
-        let mut launches = 0;
-        self.steps(card, request, policy, GlobalMut::new(NOWHERE as *mut f32), &mut |_| {
-            launches += 1;
-            Ok(())
-        })?;
         Ok((scratch_bytes, launches))
     }
 
     fn policy(&self, policy: &Policy, path: PathChoice) -> Policy {
         Policy { path, max_scratch_bytes: self.limit, ..policy.clone() }
+    }
+
+    /// The launches in front of a window's plain call, and those behind it.
+    fn around(&self, request: &Request<'_>, window: &Window, scratch: GlobalMut<f32>) -> [Vec<Step>; 2] {
+        let places = &self.places;
+        let (words, clear) = places.clear_padding(request, window, scratch).unzip();
+        let before = [
+            places.widen(request, window, scratch).map(Step::Widen),
+            places.gather(request, window, scratch).map(Step::Copy),
+        ];
+        let after = [
+            places.narrow(request, window, scratch).map(Step::Narrow),
+            places.scatter(request, window, scratch).map(Step::Copy),
+            words.flatten().map(Step::Upload),
+            clear.map(Step::ClearPadding),
+        ];
+        [before.into_iter().flatten().collect(), after.into_iter().flatten().collect()]
     }
 
     /// Every launch, in order. `scratch` is as many bytes as the launch says.
@@ -149,30 +168,14 @@ impl Widened {
         scratch: GlobalMut<f32>,
         carry_out: &mut dyn FnMut(Step) -> Result<()>,
     ) -> Result<()> {
-        let places = &self.places;
         for (window, &path) in self.windows.iter().zip(&self.paths) {
-            let before = [
-                places.widen(request, window, scratch).map(Step::Widen),
-                places.gather(request, window, scratch).map(Step::Copy),
-            ];
-            before.into_iter().flatten().try_for_each(&mut *carry_out)?;
-
-            let plain = places.plain(request, window, scratch.as_ptr() as u64);
+            let [before, after] = self.around(request, window, scratch);
+            before.into_iter().try_for_each(&mut *carry_out)?;
+            let plain = self.places.plain(request, window, scratch.as_ptr() as u64);
             let policy = self.policy(policy, path);
             let launch = steps::choose(card, &plain, &policy)?;
-            steps::steps(card, &plain, &launch, &policy, scratch.offset(places.floats), &mut *carry_out)?;
-
-            let after = [
-                places.narrow(request, window, scratch).map(Step::Narrow),
-                places.scatter(request, window, scratch).map(Step::Copy),
-            ];
-            after.into_iter().flatten().try_for_each(&mut *carry_out)?;
-            if let Some((words, table, clear)) = places.clear_padding(request, window, scratch) {
-                if !words.is_empty() {
-                    carry_out(Step::Upload(upload::launch(words, table)))?;
-                }
-                carry_out(Step::ClearPadding(clear))?;
-            }
+            steps::steps(card, &plain, &launch, &policy, scratch.offset(self.places.floats), &mut *carry_out)?;
+            after.into_iter().try_for_each(&mut *carry_out)?;
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Tensors as the chunked kernels read them: dense rows of 32-bit floats, from any element type and strides; q and k
-//! normalised, and g and beta from raw gates, where that is asked for.
+//! normalised, and g and beta from raw or linear gates, where that is asked for.
 //!
 //! # Math
 //!   x <- x / sqrt(sum x^2 + eps)                                       for q and k
-//!   g = -exp(a_log) softplus(a + dt_bias),   beta = factor sigmoid(b)  from raw gates
+//!   g = -exp(a_log) softplus(a + dt_bias),   beta = factor sigmoid(b)  from raw gates, or g = ln(decay) from linear ones
 //!
 //! # Threads
 //! Those of [`super::dense_rows`] for the rows of q, then those of k, then those of v; after them a thread a gate. Tensors that
@@ -13,7 +13,8 @@
 //! One launch for all tensors: they are independent of each other, and each alone is too short to hide the start of the next.
 //!
 //! # Bits
-//! Sums, gates and conversions are those of [`super::decode`], which does the same as it reads: the numbers are its own.
+//! Sums, gates and conversions are those of [`super::decode`], which does the same as it reads: the numbers are its own, but for the
+//! logs of linear gates, which it does not need.
 use super::decode::gates::{Gates, Kind};
 use super::decode::{NORM_L2, NORM_NONE};
 use super::dense_rows::{QUAD_STEP, Role, Strided, blocks};
@@ -67,7 +68,7 @@ cuda_std::arguments! {
         pub v_head_stride: usize,
         /// `[all tokens, value heads, 128]`.
         pub wide_v: GlobalMut<f32>,
-        /// `[batch, tokens, gate heads]` of `g_element`: g, or a where gates are raw.
+        /// `[batch, tokens, gate heads]` of `g_element`: g, the forget gate where gates are linear, a where they are raw.
         pub g: Global<u8>,
         /// From a sequence of g to the next.
         pub g_batch_stride: usize,
@@ -113,7 +114,7 @@ cuda_std::arguments! {
         pub beta_element: u32,
         /// `decode::NORM_NONE` or `decode::NORM_L2`.
         pub norm: u32,
-        /// `decode::GATES_LOG`, `decode::GATES_A_LOG` or `decode::GATES_NEGATIVE_EXP`.
+        /// `decode::GATES_LOG` or one of the others.
         pub gates: u32,
     }
     for widen_kernel
