@@ -265,7 +265,7 @@ impl Places {
         let copy = copies::one(&request.heads, (from, Named::InOrder(0)), (to, named), from.slots);
         // What is padding where it starts ends nowhere, whatever the second table says.
         let guard = request.indices.filter(|_| request.output_indices.is_some());
-        Some(copy.guarded(guard.map(|table| table.from_row(window.sequences.start)), slots(request)))
+        Some(copy.guarded(guard.map(|table| table.rows_from(window.sequences.start)), slots(request)))
     }
 
     /// The launch that clears the output of sequences without a slot, and the one that brings the offsets which it reads.
@@ -280,7 +280,7 @@ impl Places {
         let table: GlobalMut<u32> = scratch.offset(self.cu_seqlens.unwrap_or(0)).cast();
         let upload = window.cu_seqlens().map(|words| upload::launch(words, table));
         let cu_seqlens = if upload.is_some() { table.as_ptr().cast_const() } else { core::ptr::null() };
-        let (state_indices, state_index) = decode::table(Some(indices.from_row(window.sequences.start)));
+        let (state_indices, state_index) = decode::table(Some(indices.rows_from(window.sequences.start)));
         let (out, num_value_heads) = (&request.out, request.heads.num_v_heads as u32);
         let args = clear_padding::Args {
             out: GlobalMut::new(plain::element(request, out, &window.first()) as *mut u8),

@@ -101,7 +101,7 @@ pub(crate) enum Named {
 impl Named {
     /// Those of some sequences: in `table`, or in their own order.
     pub fn of(table: Option<Table>, sequences: &Range<usize>) -> Self {
-        table.map_or(Self::InOrder(sequences.start), |table| Self::Table(table.from_row(sequences.start)))
+        table.map_or(Self::InOrder(sequences.start), |table| Self::Table(table.rows_from(sequences.start)))
     }
 
     fn words(self, count: usize) -> Vec<u32> {

@@ -174,7 +174,7 @@ impl Table {
     }
 
     /// The rest of it, from row `row` on.
-    pub fn from_row(self, row: usize) -> Self {
+    pub fn rows_from(self, row: usize) -> Self {
         let Place { address, length } = self.place;
         let address = address.wrapping_add((row * self.dtype.bytes()) as u64);
         Self { place: Place { address, length: length.map(|length| length.saturating_sub(row)) }, ..self }

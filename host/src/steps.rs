@@ -253,14 +253,19 @@ fn of_sequence(
 mod tests {
     use super::*;
     use crate::inputs::{Family, Inputs};
-    use crate::{HeadMap, Heads};
+    use crate::{Call, HeadMap, Heads, QkNorm};
 
     /// The PTX entries that a prompt takes on an H200 under `policy`.
     fn entries(policy: &Policy) -> Vec<&'static str> {
+        entries_of(policy, |call| call)
+    }
+
+    /// Those that it takes where `ask` has asked for more.
+    fn entries_of(policy: &Policy, ask: impl Fn(Call<'_>) -> Call<'_>) -> Vec<&'static str> {
         let card = Card::new(90, 132, 232_448);
         let inputs = Inputs::seeded(Heads::new(1, 2, HeadMap::Grouped).unwrap(), 64, Family::Base, 1);
         let (mut out, mut state) = (vec![0.0; inputs.v.len()], inputs.state.clone());
-        let call = inputs.call(&mut out, &mut state);
+        let call = ask(inputs.call(&mut out, &mut state));
         let request = call.request();
         let launch = choose(&card, &request, policy).unwrap();
         let mut entries = Vec::new();
@@ -289,5 +294,19 @@ mod tests {
         assert_eq!(as_if(None), chunked("gdn_chunk_prep_hopper_r2", "gdn_chunk_scan_warpgroup"));
         assert_eq!(as_if(Some(80)), chunked("gdn_chunk_prep_tensor_r2", "gdn_chunk_scan_tensor_ahead"));
         assert_eq!(as_if(Some(75)), ["gdn_recurrent_by_column"]);
+    }
+
+    #[test]
+    fn what_is_converted_takes_the_same_entries_between_others() {
+        fn slots(call: Call<'_>) -> Call<'_> {
+            call.qk_norm(QkNorm::L2 { eps: 1e-6 }).state_indices(&[0i32])
+        }
+        let policy = Policy::default();
+        let plain = entries(&policy);
+        let converted = entries_of(&policy, slots);
+        assert_eq!(converted[..2], ["gdn_widen", "gdn_copy_states"]);
+        assert_eq!(converted[2..2 + plain.len()], plain);
+        assert_eq!(converted[2 + plain.len()..], ["gdn_copy_states", "gdn_clear_padding"]);
+        assert_eq!(entries_of(&Policy::with_path(PathChoice::Recurrent), slots), ["gdn_decode"]);
     }
 }
