@@ -3,7 +3,7 @@
 use host::compare::{Tensor, compare};
 use host::inputs::{Family, Inputs};
 use host::reference::reference_f64_at;
-use host::{HeadMap, Heads, cpu};
+use host::{HeadMap, Heads, Kernel, cpu};
 use tests::{
     Output, Path, agrees, bars, every_path, expected_of, heads, holds_on_every_path, on_every_path, run, same_bits,
 };
@@ -44,17 +44,27 @@ fn output_with_heads(output: &Output, values: &[usize]) -> Output {
 fn no_token_sees_a_later_one() {
     let inputs = Inputs::seeded(heads(1, 2, HeadMap::Grouped), 30, Family::Base, 1);
     let row = 2 * DIM;
-    for changed in [1, 8, 15, 16, 24, 29] {
+    for (changed, long_key) in [(1, false), (8, true), (8, false), (15, false), (16, false), (24, true), (29, false)] {
         let mut other = inputs.clone();
         let from = |row: usize| changed * row..(changed + 1) * row;
-        for (tensor, row) in [(&mut other.q, DIM), (&mut other.k, DIM), (&mut other.v, row)] {
+        for (tensor, row) in [(&mut other.q, DIM), (&mut other.v, row)] {
             tensor[from(row)].iter_mut().for_each(|x| *x = 0.5 - *x);
+        }
+        other.k[from(DIM)].reverse();
+        if long_key {
+            other.k[from(DIM)].iter_mut().for_each(|x| *x *= 2.0);
         }
         other.g[from(2)].fill(-0.7);
         other.beta[from(2)].fill(0.9);
         for path in every_path() {
             let (a, b) = (run(path, &inputs), run(path, &other));
-            assert_eq!(a.out[..changed * row], b.out[..changed * row], "{path:?}, token {changed}");
+            let earlier = a.out[..changed * row].iter().zip(&b.out[..changed * row]);
+            if long_key && path.kernel() == Some(Kernel::ChunkedTensor) {
+                // What 16 bits cannot carry sends the head through the fallback, from the segment's first token on.
+                assert!(earlier.clone().all(|(a, b)| (a - b).abs() <= 2e-6), "{path:?}, token {changed}");
+            } else {
+                assert!(earlier.clone().all(|(a, b)| a == b), "{path:?}, token {changed}");
+            }
             for (token, (a, b)) in a.out.chunks_exact(row).zip(b.out.chunks_exact(row)).enumerate().skip(changed) {
                 assert_ne!(a, b, "{path:?}: token {token} does not know of {changed}");
             }

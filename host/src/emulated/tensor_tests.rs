@@ -149,6 +149,92 @@ fn gates_as_low_as_they_get() {
     }
 }
 
+/// Whether the two halves of the columns, which the scan gives up each by itself, are the fallback's, for all value heads.
+fn given_up(inputs: &Inputs, output: &Output) -> [bool; 2] {
+    let mut sequential = Output { out: vec![0.0; output.out.len()], state: inputs.state.clone() };
+    let call = inputs.call(&mut sequential.out, &mut sequential.state);
+    run_on(&CARD, call, &Policy::with_path(PathChoice::Forced(Kernel::RecurrentByColumn)), 0).unwrap();
+    [0, 1].map(|half| {
+        let rows = output.state.chunks_exact(HEAD_DIM).zip(sequential.state.chunks_exact(HEAD_DIM));
+        rows.into_iter().all(|(a, b)| a[64 * half..][..64] == b[64 * half..][..64])
+    })
+}
+
+/// A state that gates above those which mark a head forget within a chunk, and values far below it.
+#[test]
+fn a_state_forgotten_over_several_tokens() {
+    for gate in [-1.0, -4.0, -15.0] {
+        for exponent in [6, 10, 16, 20, 40, 100] {
+            let mut inputs = one_head(70, Family::Base, 4);
+            inputs.state.iter_mut().for_each(|s| *s *= 2f32.powi(exponent));
+            inputs.g[32..64].fill(gate);
+            for order in 0..3 {
+                let output = run_limited(&inputs, order, usize::MAX);
+                let (out, state) = errors(&inputs, &output);
+                println!("2^{exponent}, gates of {gate}, order {order}: {out:.1e} {state:.1e}");
+                assert!(out <= OUT_BAR && state <= STATE_BAR, "2^{exponent} {gate} {order}: {out:.1e} {state:.1e}");
+                if exponent != 10 {
+                    assert_eq!(given_up(&inputs, &output), [exponent > 10; 2], "2^{exponent} {gate} {order}");
+                }
+            }
+        }
+    }
+}
+
+/// The halves of a head's columns are given up each by itself, and in segments each by itself too.
+#[test]
+fn a_half_that_is_given_up_leaves_the_other_its_bits() {
+    let mut inputs = one_head(70, Family::Base, 4);
+    inputs.g[..32].fill(-2.0);
+    let plain = run(&inputs);
+    assert_eq!(given_up(&inputs, &plain), [false; 2]);
+    for row in inputs.state.chunks_exact_mut(HEAD_DIM) {
+        row[64..].iter_mut().for_each(|s| *s *= 2f32.powi(60));
+    }
+    for order in 0..3 {
+        let output = run_limited(&inputs, order, usize::MAX);
+        assert_eq!(given_up(&inputs, &output), [false, true], "order {order}");
+        let (out, state) = errors(&inputs, &output);
+        assert!(out <= OUT_BAR && state <= STATE_BAR, "order {order}: {out:.1e} {state:.1e}");
+        if order == 0 {
+            let rows = output.state.chunks_exact(HEAD_DIM).zip(plain.state.chunks_exact(HEAD_DIM));
+            rows.into_iter().for_each(|(a, b)| assert_eq!(a[..64], b[..64]));
+        }
+    }
+    let chunk = kernels_gpu::kernels::chunk_tensor::scratch_len(32, 1, 1) * 4;
+    let (out, state) = errors(&inputs, &run_limited(&inputs, 0, 2 * chunk));
+    assert!(out <= OUT_BAR && state <= STATE_BAR, "in segments: {out:.1e} {state:.1e}");
+}
+
+/// What comes in ordinary prompts is not given up: that costs time.
+#[test]
+fn ordinary_prompts_are_not_given_up() {
+    for family in [Family::Bench, Family::Base, Family::Hard, Family::Slow, Family::Real, Family::Outlier, Family::Tiny]
+    {
+        for from_zeros in [false, true] {
+            let mut inputs = one_head(130, family, 5);
+            if from_zeros {
+                inputs.state.fill(0.0);
+            }
+            assert_eq!(given_up(&inputs, &run(&inputs)), [false; 2], "{family}, from zeros: {from_zeros}");
+        }
+    }
+    // Heads that forget fast, whose columns are often small at the end of a chunk.
+    for gate in [-1.0, -4.0, -10.0] {
+        let mut inputs = one_head(130, Family::Base, 5);
+        inputs.g.fill(gate);
+        assert_eq!(given_up(&inputs, &run(&inputs)), [false; 2], "gates of {gate}");
+    }
+    // Zeros in front, and tokens that write nothing.
+    let mut inputs = one_head(130, Family::Base, 5);
+    inputs.state.fill(0.0);
+    inputs.v[..40 * HEAD_DIM].fill(0.0);
+    inputs.beta[50..100].fill(0.0);
+    assert_eq!(given_up(&inputs, &run(&inputs)), [false; 2]);
+    inputs.beta[..100].fill(0.0);
+    assert_eq!(given_up(&inputs, &run(&inputs)), [false; 2]);
+}
+
 /// Values and state times a power of two give the same times it, also from no state.
 #[test]
 fn scaled_values() {

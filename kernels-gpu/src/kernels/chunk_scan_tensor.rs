@@ -53,7 +53,7 @@ use cuda_std::{GlobalMut, Tile};
 use factors::{Columns, Factor, Halves, Own, Pair, ROW_OCTETS, ROW_STEPS, State, TOKEN_STEPS, column_of, scaled};
 use inputs::{Inputs, Tiles, next_place};
 use products::{Rows, octet, own_d, own_outputs, project, update};
-use scales::{Scale, largest_finite_of, largest_of, scale_state};
+use scales::{Scale, have_lost, largest_finite_of, largest_of, scale_state};
 
 /// Threads of a block.
 pub const THREADS: usize = 256;
@@ -372,7 +372,6 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
             // SAFETY: complete by barrier A; all lanes are here.
             let (columns, h_f, at_queries) = unsafe {
                 let [s_largest, v_largest] = part.whole_largest(s_largest, v_largest);
-                lost::note(&raw mut (*exchange).lost, thread, &scales, s_largest);
                 let [total_decay, early_sum, late_sum, _] = Tile::quad(head, TOTAL_DECAY);
                 let [mut first, mut second] = scales;
                 let t_sum = early_sum + late_sum;
@@ -381,6 +380,7 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
                     second.advance(s_largest[1], v_largest[1], total_decay, t_sum),
                 ];
                 scales = [first, second];
+                lost::note(&raw mut (*exchange).lost, thread, columns[0].has_lost | columns[1].has_lost);
                 let others = part.take(to_keys);
                 let h_f = [0, 1].map(|index| part.factors(head, index));
                 let mut y = scaled(v, columns.map(|column| column.y));
@@ -445,7 +445,7 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
         unsafe {
             sync_threads();
             let [s_largest, _] = part.whole_largest(s_largest, v_largest);
-            lost::note(&raw mut (*exchange).lost, thread, &scales, s_largest);
+            lost::note(&raw mut (*exchange).lost, thread, have_lost(&scales, s_largest));
             sync_threads();
             let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
             let (sequence, scratch) = (Part::at(&args, place), Scratch::of(&args));

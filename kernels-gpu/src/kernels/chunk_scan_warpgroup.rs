@@ -30,7 +30,7 @@ use super::chunk::{Args, CHUNK, again, chunk_kernel};
 use super::chunk_parts::{Part, final_state, initial_state};
 use super::chunk_scan_tensor::factors::{Columns, Halves as AnyHalves, Pair, column_of};
 use super::chunk_scan_tensor::lost;
-use super::chunk_scan_tensor::scales::{Factors, Scale, largest_of};
+use super::chunk_scan_tensor::scales::{Factors, Scale, have_lost, largest_of};
 use super::chunk_tensor::{FACTORS, HEAD_FLOATS, KEY_MATRIX, OUT_FACTORS, Scratch, TOTAL_DECAY, for_each};
 use crate::shape::{HEAD_DIM, key_head};
 use cuda_std::async_copy::wait as wait_for_copies;
@@ -226,17 +226,14 @@ impl Lane<'_> {
         });
     }
 
-    /// Notes what the last chunk has lost. The place is computed again, since it is not to take a register all the way.
+    /// Notes that bits were lost, if they were. The place is computed again, since it is not to take a register all the way.
     ///
     /// # Safety
     /// All lanes are here.
     #[inline(always)]
-    unsafe fn note(&self, carried: &Carried) {
+    unsafe fn note(&self, has_lost: bool) {
         // SAFETY: a field; all lanes are here. Owner: a place a thread.
-        unsafe {
-            let place = again(thread_idx_x()) as usize % MATH;
-            lost::note(&raw mut (*self.shared).lost, place, &carried.scales, carried.s_largest);
-        }
+        unsafe { lost::note(&raw mut (*self.shared).lost, again(thread_idx_x()) as usize % MATH, has_lost) };
     }
 
     /// A chunk with `tokens` tokens in it and after it.
@@ -271,6 +268,7 @@ impl Lane<'_> {
                 second.advance(carried.s_largest[1], v_largest[1], total_decay, t_sum),
             ];
             carried.scales = [first, second];
+            self.note(columns[0].has_lost | columns[1].has_lost);
             let mut y = TokenHalves::ZERO;
             for_each!(STEP in [0 1] {
                 let first = self.y::<{ 2 * STEP }>(stage, &columns, &carried.at_keys);
@@ -507,13 +505,13 @@ pub unsafe fn run(args: Args) {
             unsafe {
                 sync_roles();
                 part.chunk(chunk, tokens, &mut carried);
-                part.note(&carried);
             }
             chunk += 1;
             tokens = tokens.saturating_sub(CHUNK as u32);
         }
         // SAFETY: both roles come as often. All has been noted. The grid has so many parts; all lanes are here.
         unsafe {
+            part.note(have_lost(&carried.scales, carried.s_largest));
             sync_roles();
             let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
             let (sequence, scratch) = (Part::at(&args, place), Scratch::of(&args));

@@ -61,7 +61,7 @@ pub fn run(arguments: &BenchArguments, heads: Heads) -> anyhow::Result<Verdict> 
     Ok(if rows.iter().all(|row| row.agreed) { Verdict::Agreed } else { Verdict::Disagreed })
 }
 
-/// `count` lengths of at least one token, `tokens` in all, few long ones and many short ones.
+/// `count` lengths of at least one token and at most four times their mean, `tokens` in all, few long and many short ones.
 fn lengths(count: usize, tokens: usize, seed: u64) -> Vec<usize> {
     let mut state = seed;
     let weights: Vec<f64> = (0..count)
@@ -72,10 +72,20 @@ fn lengths(count: usize, tokens: usize, seed: u64) -> Vec<usize> {
         .collect();
     let sum: f64 = weights.iter().sum();
     let spread = tokens - count;
-    let mut lengths: Vec<usize> = weights.iter().map(|weight| 1 + (weight / sum * spread as f64) as usize).collect();
-    // What rounding has left.
-    let rest = tokens.saturating_sub(lengths.iter().sum());
-    (0..rest).for_each(|index| lengths[index % count] += 1);
+    let most = (4 * tokens).div_ceil(count);
+    let length = |weight: &f64| (1 + (weight / sum * spread as f64) as usize).min(most);
+    let mut lengths: Vec<usize> = weights.iter().map(length).collect();
+    // What rounding and the limit have left.
+    let mut rest = tokens.saturating_sub(lengths.iter().sum());
+    for index in (0..count).cycle() {
+        if rest == 0 {
+            break;
+        }
+        if lengths[index] < most {
+            lengths[index] += 1;
+            rest -= 1;
+        }
+    }
     lengths
 }
 

@@ -1,7 +1,7 @@
 //! The products of prep on tensor cores: k.k and q.k of a chunk's tokens, and of them A and Q of every value head.
 use super::{KEYS, Part};
-use crate::kernels::chunk::{CHUNK, triangle_index};
-use crate::kernels::chunk_tensor::{KEY_MATRIX, ROW, for_each, key_piece};
+use crate::kernels::chunk::{CHUNK, again, triangle_index};
+use crate::kernels::chunk_tensor::{KEY_MATRIX, KEY_PANEL, ROW, for_each, key_piece};
 use crate::shape::HEAD_DIM;
 use cuda_std::Tile;
 use cuda_std::float::exp;
@@ -9,6 +9,8 @@ use cuda_std::tensor::{MatrixRow, load_matrix_x4, mma_16x8x16};
 
 /// Steps of sixteen rows.
 const STEPS: usize = HEAD_DIM / 16;
+/// Halves of them: those of a panel.
+const TURNS: usize = 2;
 
 /// Sixteen tokens with eight earlier ones: what a warp multiplies. The lower triangle is six such tiles.
 #[derive(Clone, Copy)]
@@ -43,24 +45,29 @@ impl Part<'_> {
         let keys = unsafe { &raw mut (*self.shared).keys };
         let tokens = place.token * ROW;
         let (mut large, mut small) = ([[0.0; 4]; 2], [[0.0; 4]; 2]);
-        for step in 0..STEPS {
-            // SAFETY: bounds: by `key_piece`, of four matrices. Barrier: by the caller; all lanes are here.
-            unsafe {
-                let x = tokens + key_piece(row + 8 * (matrix % 2), 2 * step + matrix / 2);
-                let x = MatrixRow::of(keys, x);
-                // Both parts of the earlier keys by one load.
-                let k = place.earlier * ROW + key_piece(row, 2 * step + matrix % 2);
-                let k = load_matrix_x4(MatrixRow::of(keys, matrix / 2 * KEY_MATRIX + k));
-                let (k_high, k_low) = ([k[0], k[1]], [k[2], k[3]]);
-                for of in 0..2 {
-                    let x = x.offset(2 * of * KEY_MATRIX);
-                    let (x_high, x_low) = (load_matrix_x4(x), load_matrix_x4(x.offset(KEY_MATRIX)));
-                    small[of] = mma_16x8x16(small[of], x_low, k_high);
-                    small[of] = mma_16x8x16(small[of], x_high, k_low);
-                    // From zero, since tensor cores round toward zero, all sums of equal keys alike.
-                    let sums = mma_16x8x16([0.0; 4], x_high, k_high);
-                    for i in 0..4 {
-                        large[of][i] += sums[i];
+        // Turn by turn: the assembler would load the factors of all of them first, and has no registers for so many.
+        // SAFETY: all lanes are here.
+        let turns = unsafe { again(TURNS as u32) };
+        for turn in 0..turns as usize {
+            for step in 0..STEPS / TURNS {
+                // SAFETY: bounds: by `key_piece`, of four matrices. Barrier: by the caller; all lanes are here.
+                unsafe {
+                    let x = turn * KEY_PANEL + tokens + key_piece(row + 8 * (matrix % 2), 2 * step + matrix / 2);
+                    let x = MatrixRow::of(keys, x);
+                    // Both parts of the earlier keys by one load.
+                    let k = turn * KEY_PANEL + place.earlier * ROW + key_piece(row, 2 * step + matrix % 2);
+                    let k = load_matrix_x4(MatrixRow::of(keys, matrix / 2 * KEY_MATRIX + k));
+                    let (k_high, k_low) = ([k[0], k[1]], [k[2], k[3]]);
+                    for of in 0..2 {
+                        let x = x.offset(2 * of * KEY_MATRIX);
+                        let (x_high, x_low) = (load_matrix_x4(x), load_matrix_x4(x.offset(KEY_MATRIX)));
+                        small[of] = mma_16x8x16(small[of], x_low, k_high);
+                        small[of] = mma_16x8x16(small[of], x_high, k_low);
+                        // From zero, since tensor cores round toward zero, all sums of equal keys alike.
+                        let sums = mma_16x8x16([0.0; 4], x_high, k_high);
+                        for i in 0..4 {
+                            large[of][i] += sums[i];
+                        }
                     }
                 }
             }

@@ -1,22 +1,19 @@
-//! Columns that the scan gives up: their state came out so small beside what it was made of that 16 bits have lost some of it,
-//! as where milder gates than chunk prep marks forget a large state within a chunk. The block stores no state then, and
-//! [`super::super::chunk_fallback`] takes its columns from the start.
-use super::factors::Columns;
-use super::scales::Scale;
+//! Columns that the scan gives up: what a chunk's y is, or the state at the end, is so far below what y was in the chunk before
+//! that 16 bits have lost some of the state, as where milder gates than chunk prep marks forget a large state within a chunk.
+//! The block stores no state then, and [`super::super::chunk_fallback`] takes its columns from the start.
 use crate::kernels::chunk_parts::Part;
 use crate::kernels::chunk_tensor::Scratch;
 use cuda_std::Tile;
 use cuda_std::warp::warp_max;
 
-/// Notes for a thread, whose place is `index`, whether one of its columns has lost bits in the chunk that gave `s_largest`.
+/// Notes for a thread, whose place is `index`, that one of its columns has lost bits, if it has.
 ///
 /// # Safety
 /// The place is the thread's own, and holds 0 before the first note.
 #[inline(always)]
-pub unsafe fn note<const N: usize>(tile: *mut Tile<N>, index: usize, scales: &Columns<Scale>, s_largest: Columns<f32>) {
-    let lost = scales[0].has_lost(s_largest[0]) | scales[1].has_lost(s_largest[1]);
+pub unsafe fn note<const N: usize>(tile: *mut Tile<N>, index: usize, has_lost: bool) {
     // SAFETY: bounds: a place a thread. Owner: by the caller. Barrier: before [`mark`].
-    unsafe { Tile::put_if(tile, lost, index, 1.0) };
+    unsafe { Tile::put_if(tile, has_lost, index, 1.0) };
 }
 
 /// Leaves the block's mark for the fallback, and gives it: whether any of the threads has noted something.

@@ -12,12 +12,16 @@ const LARGEST: i32 = 13;
 /// Ends of the exponents that are chosen: their powers of two, and the inverse ones, are normal numbers.
 const LEAST_EXPONENT: i32 = -113;
 const MOST_EXPONENT: i32 = 126;
-/// What the largest element of a column of the state has to be as it is kept. Its bound, which is what it was made of, is
-/// 2^15 times as large: y, whose bound is at most that, and T carry it to 2^-37 of their bounds.
-const LEAST_KEPT: f32 = 0.25;
+/// By how many powers of two y's scale may grow from a chunk to the next. Halves end 2^36 below y's bound, T's entries 2^37
+/// below 1, and what that rounds off goes into the state.
+const MOST_GROWTH: i32 = 12;
 /// By how much the magnitude of s^T k may be above s's largest: sqrt(128) times the longest key that prep lets through, and
 /// a little more.
 const LONGEST_SUM: f32 = 20.0;
+
+/// How many times as large as the longest sum v may be before y's scale depends on it. It takes three of the bits of numbers
+/// that are far below.
+const ROOM_FOR_V: f32 = 7.0;
 
 /// The exponent of a number's magnitude; the least for 0, the largest for what is not finite.
 #[inline(always)]
@@ -73,6 +77,8 @@ pub unsafe fn largest_finite_of<const OCTETS: usize>(octets: &[Sums; OCTETS]) ->
 #[derive(Clone, Copy)]
 pub struct Scale {
     exponent: i32,
+    /// That of the last chunk's y; before the first chunk the largest there is.
+    y_exponent: i32,
 }
 
 /// A column's factors in a chunk.
@@ -86,6 +92,8 @@ pub struct Factors {
     pub decay: f32,
     /// Multiplies T's products with y: what the chunk adds to the state.
     pub gain: f32,
+    /// Whether the state has lost bits that now matter: y is far below what it was in the last chunk.
+    pub has_lost: bool,
 }
 
 impl Factors {
@@ -100,7 +108,7 @@ impl Scale {
     /// For a state whose largest magnitude is `largest`.
     #[inline(always)]
     pub fn of(largest: f32) -> Self {
-        Self { exponent: exponent_for(largest) }
+        Self { exponent: exponent_for(largest), y_exponent: MOST_EXPONENT }
     }
 
     /// The power of two.
@@ -115,11 +123,10 @@ impl Scale {
         power_of_two(-self.exponent)
     }
 
-    /// Whether a column that comes out of a chunk with `s` as its largest element, as it is kept, has lost bits beside what was
-    /// forgotten in the chunk. Where nothing was, as between zeros, it has its scale by no bound.
+    /// Whether a power of two is for something so far below the last chunk's y that the state has lost bits of it.
     #[inline(always)]
-    pub fn has_lost(self, s: f32) -> bool {
-        s < LEAST_KEPT && self.exponent < MOST_EXPONENT
+    fn is_outgrown(self, exponent: i32) -> bool {
+        exponent - self.y_exponent > MOST_GROWTH
     }
 
     /// Moves on past a chunk whose largest v is `v`, where the largest element of the column as it is kept is `s`; whose T has
@@ -128,23 +135,41 @@ impl Scale {
     #[inline(always)]
     pub fn advance(&mut self, s: f32, v: f32, total_decay: f32, t_sum: f32) -> Factors {
         let s_inverse = self.inverse();
-        let largest_y = fma(LONGEST_SUM, s * s_inverse, v);
-        // What rounds T's small entries does not become smaller with them, so that a state that only they made is to be seen
-        // as one that lost bits.
-        let t_sum = if t_sum > 0.0 { t_sum.max(1.0) } else { 0.0 };
-        let y_exponent = exponent_for(largest_y);
+        let largest_sum = LONGEST_SUM * (s * s_inverse);
+        let largest_y = largest_sum + v;
+        // Where v is not far above s, y's scale does not depend on it: no token is rounded by what comes after it.
+        let y_exponent = exponent_for(largest_sum + v.max(ROOM_FOR_V * largest_sum));
         let exponent = exponent_for(fma(s * s_inverse, total_decay, largest_y * t_sum));
         let s_to_y = power_of_two((y_exponent - self.exponent).clamp(-126, 127));
         // Down it may go further than a factor does: only a state that is as good as zero beside the chunk does.
         let shift = (exponent - self.exponent).min(126);
         self.exponent += shift;
+        let has_lost = self.is_outgrown(y_exponent);
+        self.y_exponent = y_exponent;
         Factors {
             y: power_of_two(y_exponent),
             s_to_y,
             decay: total_decay * power_of_two(shift.max(-126)),
             gain: power_of_two((self.exponent - y_exponent - T_SCALE_EXPONENT).clamp(-126, 127)),
+            has_lost,
         }
     }
+}
+
+/// Whether the state at the end, in the warp's columns together, has lost bits beside what the last chunk's y was. A column
+/// alone may well be small there, when the last tokens write little to it.
+///
+/// # Safety
+/// All lanes of the warp are here.
+#[inline(always)]
+pub unsafe fn have_lost(scales: &Columns<Scale>, s_largest: Columns<f32>) -> bool {
+    let mut largest = (s_largest[0] * scales[0].inverse()).max(s_largest[1] * scales[1].inverse());
+    for bit in 2..5 {
+        // SAFETY: all lanes are here. Lanes four apart have the warp's columns.
+        largest = largest.max(unsafe { warp_shuffle_xor(largest, 1 << bit) });
+    }
+    let exponent = exponent_for((1.0 + ROOM_FOR_V) * LONGEST_SUM * largest);
+    scales[0].is_outgrown(exponent) | scales[1].is_outgrown(exponent)
 }
 
 /// Scales each column by its power of two.
