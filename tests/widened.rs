@@ -352,35 +352,44 @@ fn linear_gates_are_their_logs() {
 /// States on the way are those of shorter prompts, in one window and in several (case 45).
 #[test]
 fn states_on_the_way_are_those_of_shorter_prompts() {
-    let batch = engines(heads(1, 2, HeadMap::Tiled), &[70, 5, 64], 14);
-    let path = BatchPath::Emulated(Some(Kernel::Chunked));
-    let whole = batch.run(path).unwrap();
-    let shorter = |index, tokens| batch.part(index, 0..tokens).run(path).unwrap().remove(0).state;
-    let expected = [shorter(0, 32), shorter(0, 64), shorter(2, 32), shorter(2, 64)];
-    for limit in [usize::MAX, 100 << 10] {
-        for is_dropped in [false, true] {
-            let layout = StateLayout::key_major(&batch.heads);
-            let (mut kept, mut pool) = (Pool::new(batch.heads, layout, 4), batch.pool(layout));
-            let (initial, mut out) = (pool.clone(), batch.poisoned_out());
-            let call = batch.call(&mut out).checkpoint_every(32, kept.state());
-            let call = if is_dropped {
-                call.initial_state(StateView { data: &initial.data, layout })
-            } else {
-                call.state(pool.state())
-            };
-            let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
-            policy.max_scratch_bytes = limit;
-            host::emulated::run_with(call, &policy, ORDERS[1]).unwrap();
-            for (index, (out, whole)) in batch.cut(&out).into_iter().zip(&whole).enumerate() {
-                let state = if is_dropped { whole.state.clone() } else { pool.get(index) };
-                same_bits(&batch.heads, whole, &Output { out, state })
-                    .unwrap_or_else(|e| panic!("{limit}, dropped {is_dropped}, sequence {index}: {e}"));
-            }
-            for (slot, expected) in expected.iter().enumerate() {
-                assert!(kept.get(slot) == *expected, "{limit}, dropped {is_dropped}: state {slot}");
+    for lengths in [&[70, 5, 64][..], &[70]] {
+        let batch = engines(heads(1, 2, HeadMap::Tiled), lengths, 14);
+        for limit in [usize::MAX, 100 << 10] {
+            for is_dropped in [false, true] {
+                states_on_the_way(&batch, limit, is_dropped);
             }
         }
     }
+}
+
+/// Those after every 32 tokens, with so much scratch, and a final state or none.
+fn states_on_the_way(batch: &Batch, limit: usize, is_dropped: bool) {
+    let path = BatchPath::Emulated(Some(Kernel::Chunked));
+    let case = format!("{:?}, {limit}, dropped {is_dropped}", batch.lengths);
+    let layout = StateLayout::key_major(&batch.heads);
+    let count = batch.sequences().checkpoints(32);
+    let (mut kept, mut pool) = (Pool::new(batch.heads, layout, count), batch.pool(layout));
+    let (initial, mut out) = (pool.clone(), batch.poisoned_out());
+    let call = batch.call(&mut out).checkpoint_every(32, kept.state());
+    let call = if is_dropped {
+        call.initial_state(StateView { data: &initial.data, layout })
+    } else {
+        call.state(pool.state())
+    };
+    let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
+    policy.max_scratch_bytes = limit;
+    host::emulated::run_with(call, &policy, ORDERS[1]).unwrap();
+    let mut slot = 0;
+    for (index, (out, whole)) in batch.cut(&out).into_iter().zip(batch.run(path).unwrap()).enumerate() {
+        let state = if is_dropped { whole.state.clone() } else { pool.get(index) };
+        same_bits(&batch.heads, &whole, &Output { out, state }).unwrap_or_else(|e| panic!("{case}, {index}: {e}"));
+        for end in (32..=batch.lengths[index]).step_by(32) {
+            let shorter = batch.part(index, 0..end).run(path).unwrap().remove(0);
+            assert!(kept.get(slot) == shorter.state, "{case}: state {slot}");
+            slot += 1;
+        }
+    }
+    assert_eq!(slot, count);
 }
 
 /// A packed row one element off any alignment, in every type: the dense bits, and nothing beside the output's rows is touched

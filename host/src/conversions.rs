@@ -154,7 +154,7 @@ impl Places {
         [
             if window.starts { initial } else { Some(from_slot(kept, done - 1)) },
             last.filter(|_| window.ends),
-            Some(from_slot(kept, done)),
+            Some(Pool { slots: kept.slots.saturating_sub(done), ..from_slot(kept, done) }),
         ]
     }
 
