@@ -127,24 +127,37 @@ fn what_is_converted_has_the_numbers_of_decode() {
     }
 }
 
-/// Windows of any length give the bits of one, where the final state is kept and where it is dropped; a short one that is not cut
-/// is among them.
+/// Windows of any length give the bits of one, where the final state is kept and where it is dropped: packed sequences of which
+/// not all are cut, and a batch whose v, gates and output stay where they are.
 #[test]
 fn windows_of_any_length_have_the_same_bits() {
-    let batch = engines(heads(1, 2, HeadMap::Tiled), &[70, 5, 33], 5);
-    let policy = |kernel, limit| {
-        let mut policy = Policy::with_path(PathChoice::Forced(kernel));
+    let packed = engines(heads(1, 2, HeadMap::Tiled), &[70, 5, 33], 5);
+    let norm = QkNorm::L2 { eps: 1e-6 };
+    let in_place = Batch { norm, ..Batch::new(packed.heads, &[40, 40], Dtype::F32, 15) };
+    for batch in [packed, in_place] {
+        windows_have_the_bits_of_one(&batch);
+    }
+}
+
+fn windows_have_the_bits_of_one(batch: &Batch) {
+    let policy = |limit| {
+        let mut policy = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
         policy.max_scratch_bytes = limit;
         policy
     };
-    let whole = by(&policy(Kernel::Chunked, usize::MAX), &batch);
+    let needed = |call: Call<'_>| {
+        let error = host::emulated::run_with(call, &policy(1000), ORDERS[0]).unwrap_err();
+        let Error::Refused { reason: Reason::ScratchLimit { need, limit: 1000 }, .. } = error else {
+            panic!("{error}")
+        };
+        need
+    };
+    let whole = by(&policy(usize::MAX), batch);
     let (mut out, mut pool) = (batch.poisoned_out(), batch.pool(StateLayout::key_major(&batch.heads)));
     // A window of 32 tokens, and a chunk.
-    let call = batch.call(&mut out).state(pool.state());
-    let error = host::emulated::run_with(call, &policy(Kernel::Chunked, 1000), ORDERS[0]).unwrap_err();
-    let Error::Refused { reason: Reason::ScratchLimit { need, limit: 1000 }, .. } = error else { panic!("{error}") };
+    let need = needed(batch.call(&mut out).state(pool.state()));
     for limit in [need, 2 * need, 3 * need] {
-        let cut = by(&policy(Kernel::Chunked, limit), &batch);
+        let cut = by(&policy(limit), batch);
         for (index, (whole, cut)) in whole.iter().zip(&cut).enumerate() {
             same_bits(&batch.heads, whole, cut).unwrap_or_else(|e| panic!("{limit}, sequence {index}: {e}"));
         }
@@ -153,12 +166,10 @@ fn windows_of_any_length_have_the_same_bits() {
     let initial = batch.pool(StateLayout::key_major(&batch.heads));
     let view = StateView { data: &initial.data, layout: initial.layout };
     let mut dropped = batch.poisoned_out();
-    let call = batch.call(&mut dropped).initial_state(view);
-    let error = host::emulated::run_with(call, &policy(Kernel::Chunked, need), ORDERS[0]).unwrap_err();
-    let Error::Refused { reason: Reason::ScratchLimit { need: more, .. }, .. } = error else { panic!("{error}") };
+    let more = needed(batch.call(&mut dropped).initial_state(view));
     assert!(more > need);
     let call = batch.call(&mut dropped).initial_state(view);
-    host::emulated::run_with(call, &policy(Kernel::Chunked, more), ORDERS[0]).unwrap();
+    host::emulated::run_with(call, &policy(more), ORDERS[0]).unwrap();
     for (whole, dropped) in whole.iter().zip(batch.cut(&dropped)) {
         assert_eq!(whole.out, dropped);
     }
