@@ -233,7 +233,7 @@ impl Gdn {
         let mut timing = form.map(|form| Timing::start(stream, form.phases())).transpose()?;
         let scratch = GlobalMut::new(scratch as *mut f32);
         steps::steps(&self.facts().card(), &request, launch, &self.policy, scratch, |step| {
-            let phase = if let Step::Chunked(step) = &step { step.phase } else { 0 };
+            let phase = if let Step::Chunked(step) = &step { step.phase } else { timing::CONVERSION };
             // SAFETY: types: each entry takes its arguments. Lengths: `validate` has checked shapes and strides, the caller
             // vouches for the memory. Lifetime: the caller's, until the stream has passed the launch.
             unsafe {
