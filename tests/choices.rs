@@ -29,50 +29,40 @@ fn state(layout: StateLayout, slots: usize) -> State {
     State::new(1 << 20, layout, slots)
 }
 
+fn scalars() -> View {
+    View::new(1 << 20, Dtype::F32, Strides::dense(48, 1))
+}
+
+/// 2,048 tokens of f32 with these gates.
+fn with_gates(gates: Gates) -> Call<'static> {
+    let view = |count: usize| View::new(1 << 20, Dtype::F32, Strides::dense(count, 128));
+    Call::new(layer(), 2048, view(16), view(16), view(48), gates, view(48))
+}
+
+fn raw() -> Gates {
+    let (a, b) = (scalars(), scalars());
+    Gates::Raw { a, b, decay: Decay::ALog(1 << 20), dt_bias: 1 << 20, allow_neg_eigval: false }
+}
+
 /// What nothing but the general kernel can do takes it, with the reason; forced kernels are refused with the same one.
 #[test]
 fn what_is_special_takes_the_general_kernel() {
     let heads = layer();
     let long = call(2048, Dtype::F32);
-    let scalars = View::new(1 << 20, Dtype::F32, Strides::dense(48, 1));
-    let table = Indices::new(1 << 20, IndexDtype::I32);
-    let raw =
-        Gates::Raw { a: scalars, b: scalars, decay: Decay::ALog(1 << 20), dt_bias: 1 << 20, allow_neg_eigval: false };
-    let with_gates = |gates| {
-        let view = |count: usize| View::new(1 << 20, Dtype::F32, Strides::dense(count, 128));
-        Call::new(heads, 2048, view(16), view(16), view(48), gates, view(48))
-    };
-    let [key_major, value_major] = [StateLayout::key_major(&heads), StateLayout::value_major(&heads)];
-    let key_rows = StateLayout::key_rows(&heads);
+    let [key_major, key_rows] = [StateLayout::key_major(&heads), StateLayout::key_rows(&heads)];
     let short = call(2, Dtype::F32).state(state(key_major, 4));
-    for (call, reason) in [
-        (call(2048, Dtype::Bf16), Reason::Dtype { argument: "q", dtype: Dtype::Bf16 }),
-        (long.qk_norm(QkNorm::L2 { eps: 1e-6 }), Reason::Norm),
-        (with_gates(raw), Reason::Gates { gates: "raw", takes: "their logs" }),
-        (
-            with_gates(Gates::Linear { decay: scalars, beta: scalars }),
-            Reason::Gates { gates: "linear", takes: "their logs" },
-        ),
-        (long.state(state(value_major, 1)), Reason::Layout { argument: "initial_state" }),
-        (
-            long.initial_state(state(key_major, 1)).final_state(state(key_rows, 1)),
-            Reason::Layout { argument: "final_state" },
-        ),
-        (long.state(state(key_major, 9)).state_indices(table), Reason::Indices { argument: "state_indices" }),
-        (
-            long.state(state(key_major, 9)).output_state_indices(table),
-            Reason::Indices { argument: "output_state_indices" },
-        ),
-        (short.checkpoints(Checkpoints::Lanes(2)), Reason::Checkpoints),
+    // States on the way are written where they stay, and nothing is between the rows of this layout's columns.
+    let on_the_way = state(StateLayout::value_major(&heads), 32);
+    for (call, reason, launches) in [
+        (short.checkpoints(Checkpoints::Lanes(2)), Reason::Checkpoints, 1),
+        (long.checkpoint_every(64, on_the_way), Reason::Layout { argument: "checkpoint_every" }, 32),
     ] {
         let launch = call.plan(&H200, &Policy::default()).unwrap();
         assert_eq!(
             (launch.kernel, launch.reason, launch.launches, launch.scratch_bytes),
-            (Kernel::Decode, reason, 1, 0)
+            (Kernel::Decode, reason, launches, 0)
         );
-        let sequential = call.plan(&T4, &Policy::with_path(PathChoice::Recurrent)).unwrap();
-        assert_eq!((sequential.kernel, sequential.reason), (Kernel::Decode, reason));
-        for kernel in [Kernel::Chunked, Kernel::ChunkedTensor, Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn] {
+        for kernel in [Kernel::Chunked, Kernel::ChunkedTensor] {
             let error = call.plan(&H200, &Policy::with_path(PathChoice::Forced(kernel))).unwrap_err();
             assert!(
                 matches!(error, Error::Refused { kernel: named, reason: why } if named == kernel.name() && why == reason),
@@ -87,6 +77,132 @@ fn what_is_special_takes_the_general_kernel() {
         let launch = long.state(state(layout, 1)).plan(&H200, &Policy::default()).unwrap();
         assert_eq!((launch.kernel, launch.reason), (Kernel::ChunkedTensor, Reason::Selected));
     }
+}
+
+/// What the chunked kernels do not read as it is takes them all the same, between launches that convert it; where a plain call
+/// would not take them, the general kernel, with the reason. Token by token it is the general kernel's.
+#[test]
+fn what_is_converted_takes_the_chunked_kernels() {
+    let heads = layer();
+    let long = call(2048, Dtype::F32);
+    let table = Indices::new(1 << 20, IndexDtype::I32);
+    let [key_major, value_major] = [StateLayout::key_major(&heads), StateLayout::value_major(&heads)];
+    let key_rows = StateLayout::key_rows(&heads);
+    let (keys, values, gates, one_state) =
+        (2048 * 16 * 128 * 4, 2048 * 48 * 128 * 4, 2048 * 48 * 4, 48 * 128 * 128 * 4);
+    let inputs = 2 * keys + values + 2 * gates;
+    let view = |count: usize| View::new(1 << 20, Dtype::F32, Strides::dense(count, 128));
+    let odd = View::new((1 << 20) + 4, Dtype::F32, Strides::dense(48, 128));
+    let gate_logs = Gates::Log { g: scalars(), beta: scalars() };
+    let odd_out = Call::new(heads, 2048, view(16), view(16), view(48), gate_logs, odd);
+    for (call, reason, launches, bytes) in [
+        (call(2048, Dtype::Bf16), Reason::Dtype { argument: "q", dtype: Dtype::Bf16 }, 2, inputs + values),
+        (call(2048, Dtype::F16), Reason::Dtype { argument: "q", dtype: Dtype::F16 }, 2, inputs + values),
+        (long.qk_norm(QkNorm::L2 { eps: 1e-6 }), Reason::Norm, 1, 2 * keys),
+        // What is not aligned goes along.
+        (odd_out.qk_norm(QkNorm::L2 { eps: 1e-6 }), Reason::Norm, 2, 2 * keys + values),
+        (with_gates(raw()), Reason::Gates { gates: "raw", takes: "their logs" }, 1, 2 * gates),
+        (
+            with_gates(Gates::Linear { decay: scalars(), beta: scalars() }),
+            Reason::Gates { gates: "linear", takes: "their logs" },
+            1,
+            2 * gates,
+        ),
+        (long.state(state(value_major, 1)), Reason::Layout { argument: "initial_state" }, 2, one_state),
+        (long.final_state(state(value_major, 1)), Reason::Layout { argument: "final_state" }, 1, one_state),
+        (
+            long.initial_state(state(key_major, 1)).final_state(state(key_rows, 1)),
+            Reason::Layout { argument: "final_state" },
+            2,
+            one_state,
+        ),
+        (
+            long.state(state(key_major, 9)).state_indices(table),
+            Reason::Indices { argument: "state_indices" },
+            3,
+            one_state,
+        ),
+        (
+            long.state(state(key_major, 9)).state_indices(table).output_state_indices(table),
+            Reason::Indices { argument: "state_indices" },
+            3,
+            one_state,
+        ),
+        (
+            long.state(state(key_major, 9)).output_state_indices(table),
+            Reason::Indices { argument: "output_state_indices" },
+            2,
+            one_state,
+        ),
+    ] {
+        let plan = |call: &Call<'_>, path| call.plan(&H200, &Policy::with_path(path)).unwrap();
+        for (path, kernel, why) in [
+            (PathChoice::Auto, Kernel::ChunkedTensor, Reason::Selected),
+            (PathChoice::Forced(Kernel::Chunked), Kernel::Chunked, Reason::Forced),
+            (PathChoice::Forced(Kernel::ChunkedTensor), Kernel::ChunkedTensor, Reason::Forced),
+        ] {
+            let (launch, plain) = (plan(&call, path), plan(&long, path));
+            assert_eq!((launch.kernel, launch.reason), (kernel, why), "{reason}");
+            let more = (launch.launches - plain.launches, launch.scratch_bytes - plain.scratch_bytes);
+            assert_eq!(more, (launches, bytes), "{reason}");
+        }
+        for (card, path, reason) in [
+            (T4, PathChoice::Auto, Reason::Capability { have: 75, need: 80 }),
+            (T4, PathChoice::Recurrent, reason),
+            (H200, PathChoice::Recurrent, reason),
+        ] {
+            let launch = call.plan(&card, &Policy::with_path(path)).unwrap();
+            assert_eq!(
+                (launch.kernel, launch.reason, launch.launches, launch.scratch_bytes),
+                (Kernel::Decode, reason, 1, 0)
+            );
+        }
+        for kernel in [Kernel::RecurrentByKeyHead, Kernel::RecurrentByColumn] {
+            let error = call.plan(&H200, &Policy::with_path(PathChoice::Forced(kernel))).unwrap_err();
+            assert!(
+                matches!(error, Error::Refused { kernel: named, reason: why } if named == kernel.name() && why == reason),
+                "{error}"
+            );
+        }
+    }
+    let short = call(63, Dtype::Bf16).plan(&H200, &Policy::default()).unwrap();
+    assert_eq!((short.kernel, short.reason), (Kernel::Decode, Reason::FewTokens { tokens: 63, min: 64 }));
+}
+
+/// A long prompt is converted window by window; less scratch means shorter ones, and too little the general kernel.
+#[test]
+fn scratch_of_what_is_converted_is_that_of_a_window() {
+    let auto = |limit| {
+        let mut policy = Policy::default();
+        policy.max_scratch_bytes = limit;
+        policy
+    };
+    let plan = |tokens, limit| call(tokens, Dtype::Bf16).plan(&H200, &auto(limit)).unwrap();
+    let [window, long] = [8192, 32_768].map(|tokens| plan(tokens, usize::MAX));
+    assert_eq!(long.launches, 4 * window.launches);
+    // States between windows stand in the scratch where the last one is dropped.
+    assert_eq!(long.scratch_bytes - window.scratch_bytes, 48 * 128 * 128 * 4);
+    let kept = state(StateLayout::key_major(&layer()), 1);
+    let with_state = call(32_768, Dtype::Bf16).state(kept).plan(&H200, &auto(usize::MAX)).unwrap();
+    let between_segments = 48 * 128 * 128 * 4;
+    let expected = (window.scratch_bytes - between_segments, long.launches);
+    assert_eq!((with_state.scratch_bytes, with_state.launches), expected);
+
+    let half = plan(32_768, window.scratch_bytes / 2);
+    assert_eq!((half.kernel, half.reason), (Kernel::ChunkedTensor, Reason::Selected));
+    assert!(half.scratch_bytes <= window.scratch_bytes / 2 && half.launches > long.launches);
+    let little = plan(32_768, 4 << 20);
+    assert!(matches!(little.reason, Reason::ScratchLimit { limit: 4_194_304, .. }), "{little:?}");
+    assert_eq!((little.kernel, little.scratch_bytes), (Kernel::Decode, 0));
+    let mut forced = Policy::with_path(PathChoice::Forced(Kernel::Chunked));
+    forced.max_scratch_bytes = 4 << 20;
+    let error = call(32_768, Dtype::Bf16).plan(&H200, &forced).unwrap_err();
+    let Error::Refused { kernel: "chunked", reason: Reason::ScratchLimit { need, .. } } = error else {
+        panic!("{error}");
+    };
+    // What it asks for is enough.
+    forced.max_scratch_bytes = need;
+    assert!(call(32_768, Dtype::Bf16).plan(&H200, &forced).unwrap().scratch_bytes <= need);
 }
 
 /// Short sequences of a batch go in one launch, long ones in common launches; packed ones of different lengths bring a table.
@@ -108,7 +224,7 @@ fn batches_go_together_or_one_after_the_other() {
     assert_eq!((packed.kernel, packed.launches, packed.scratch_bytes), (Kernel::Decode, 2, 12));
     let even = plan(Sequences::Varlen { cu_seqlens: &[0, 5, 10] }, Dtype::F16);
     assert_eq!((even.kernel, even.launches, even.scratch_bytes), (Kernel::Decode, 1, 0));
-    let offsets: Vec<u32> = (0..1000).map(|n| n * n).collect();
+    let offsets: Vec<u32> = (0..1000).map(|n| n + n / 2).collect();
     assert_eq!(plan(Sequences::Varlen { cu_seqlens: &offsets }, Dtype::F16).launches, 3);
     for sequences in [Sequences::Varlen { cu_seqlens: &[0] }, Sequences::Uniform { batch: 0, tokens: 7 }] {
         for dtype in Dtype::ALL {

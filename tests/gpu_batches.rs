@@ -5,7 +5,7 @@ use std::thread;
 use cust::context::CurrentContext;
 use cust::memory::{CopyDestination, DeviceBuffer, mem_get_info};
 use cust::stream::StreamFlags;
-use host::cuda::{Call, CudaError, Gates, Gdn, Indices, State, StatePool, Stream, View, device_count};
+use host::cuda::{Call, CudaError, Gates, Gdn, Indices, Scratch, State, StatePool, Stream, View, device_count};
 use host::{Dtype, Error, HeadMap, IndexDtype, Kernel, QkNorm, Reason, Sequences, StateLayout, Strides};
 use tests::{Batch, BatchOnDevice, BatchPath, Output, bars, engine_context, gpu_or_skip, heads, same_bits};
 
@@ -40,6 +40,33 @@ fn a_long_sequence_has_its_bits_in_any_batch_on_the_device() {
                 .agrees(&outputs, &bars::GENERAL)
                 .and_then(|()| batch.bits_alone(BatchPath::Cuda(None), &outputs))
                 .unwrap_or_else(|e| panic!("{dtype}, {lengths:?}: {e}"));
+        }
+    }
+}
+
+/// Long prompts of bf16 whose slots only the device knows take a chunked kernel, each with the bits that it has alone; rows of
+/// padding are zeros, and other slots are untouched (cases 15, 35).
+#[test]
+fn long_prompts_in_slots_take_the_chunked_kernels() {
+    let Some(gdn) = gpu_or_skip("long prompts in slots", 2 * 4) else { return };
+    let _engine = engine_context();
+    for lengths in [&[300; 4][..], &[300, 40, 2100, 0]] {
+        let mut batch = Batch::new(heads(4, 12, HeadMap::Grouped), lengths, Dtype::Bf16, 12);
+        (batch.norm, batch.out) = (QkNorm::L2 { eps: 1e-6 }, Dtype::Bf16);
+        let slots = [5, -1, 0, 3];
+        let mut device = BatchOnDevice::new(&batch, 6);
+        device.place(&slots);
+        let launch = device.prefill(gdn, Scratch::Device, Stream::LEGACY).unwrap();
+        assert!(launch.kernel.is_chunked(), "{launch:?}");
+        gdn.synchronize(Stream::LEGACY).unwrap();
+        let outputs = device.outputs(&[5, 4, 0, 3]);
+        assert!(outputs[1].out.iter().all(|o| o.to_bits() == 0));
+        for untouched in device.outputs(&[1, 2, 4, 4]) {
+            assert!(untouched.state.iter().all(|s| s.is_nan()));
+        }
+        for live in [0, 2, 3] {
+            let alone = batch.alone(live).run(BatchPath::Cuda(None)).unwrap().remove(0);
+            same_bits(&batch.heads, &alone, &outputs[live]).unwrap_or_else(|e| panic!("{lengths:?}, {live}: {e}"));
         }
     }
 }
@@ -116,7 +143,7 @@ fn tokens_behind_two_to_the_31_elements() {
     let call = Call::new(heads, TOKENS, view(&q, 1, 128), view(&k, 1, 128), view(&v, 64, 128), gates, out_view);
     // SAFETY: all buffers live until the stream is synchronised.
     let launch = unsafe { gdn.prefill(&call.state(state), Stream::LEGACY) }.unwrap();
-    assert_eq!((launch.kernel, launch.reason), (Kernel::Decode, Reason::Dtype { argument: "q", dtype: Dtype::Bf16 }));
+    assert_eq!((launch.kernel, launch.reason), (Kernel::Decode, Reason::HeadRatio { ratio: 64, most: 4 }));
     gdn.synchronize(Stream::LEGACY).unwrap();
     let mut bits = vec![0u32; 64 * row];
     out.index((TOKENS - 64) * row..).copy_to(&mut bits[..]).unwrap();
@@ -200,7 +227,7 @@ fn eight_threads_decode_and_prefill_on_one_handle() {
                         device.place(slots);
                     }
                     devices[0].decode(gdn, stream).unwrap();
-                    let scratch = host::cuda::Scratch::Workspace(&mut workspace);
+                    let scratch = Scratch::Workspace(&mut workspace);
                     devices[1].prefill(gdn, scratch, stream).unwrap();
                     gdn.synchronize(stream).unwrap();
                     for ((device, slots), expected) in devices.iter().zip(&slots).zip(&expected) {

@@ -15,6 +15,7 @@
 //! | `packed` | batches, packed and empty sequences, states on the way: 9, 17, 19, 20, 35, 45 |
 //! | `pools` | tables of slots, padding, recycled slots, layouts, copies, states of every token: 7, 10, 14, 15, 54 |
 //! | `dtypes` | element types, norms, gates of every convention: 13, 21, 22, 23, 27, 48 |
+//! | `widened` | the chunked kernels on what they do not read as it is: other types, norm, raw gates, layouts and slots of states: 7, 9, 10, 15, 21, 22, 35 |
 //! | `refusals`, `choices` | bad batches, pools and tables; which kernel a call takes and why: 11, 43, 47, 55 |
 //! | `properties` | what holds for any inputs |
 //! | `threads` | many threads at once: 51 |
@@ -53,3 +54,4 @@ mod recurrence;
 mod refusals;
 mod sequences;
 mod threads;
+mod widened;

@@ -138,11 +138,14 @@ fn a_plain_batch_takes_the_kernels_of_its_sequences() {
     let half = Batch::new(batch.heads, &[3], Dtype::F16, 9);
     let (mut out, mut pool) = (half.poisoned_out(), half.pool(layout(&half)));
     let call = half.call(&mut out).state(pool.state());
-    let error = host::emulated::run_with(call, &policy(Kernel::Chunked), ORDERS[0]).unwrap_err();
+    let error = host::emulated::run_with(call, &policy(Kernel::RecurrentByColumn), ORDERS[0]).unwrap_err();
     assert!(
         matches!(
             error,
-            Error::Refused { kernel: "chunked", reason: Reason::Dtype { argument: "q", dtype: Dtype::F16 } }
+            Error::Refused {
+                kernel: "recurrent_by_column",
+                reason: Reason::Dtype { argument: "q", dtype: Dtype::F16 }
+            }
         ),
         "{error}"
     );

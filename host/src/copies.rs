@@ -1,15 +1,17 @@
 //! States that are cleared and copied on the device, as launches.
 #![forbid(unsafe_code)]
+use crate::decode;
 use crate::error::{Error, Result};
 use crate::heads::Heads;
 use crate::layout::StateOrder;
-use crate::request::Pool;
+use crate::request::{Pool, Table};
 use cuda_std::kernel::Entry;
 use cuda_std::parameter::Words;
 use cuda_std::{Global, GlobalMut};
 use kernels_gpu::kernels::copy_states::{Args, KERNEL, MOST_WORDS, grid};
 use kernels_gpu::kernels::slots::INDEX_32;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// One launch.
 #[derive(Clone, Copy, Debug)]
@@ -80,17 +82,72 @@ pub(crate) fn launches(
         let mut args = to_args(&to, num_value_heads, chunk.len() as u32);
         if let Some((pool, from_slots)) = from {
             words.extend_from_slice(&from_slots[index * most..][..chunk.len()]);
-            let [slot, head, row, column] = strides(&pool);
-            args.source = Global::new(pool.place.address as *const f32);
-            args.source_slot_stride = slot;
-            args.source_head_stride = head;
-            args.source_row_stride = row;
-            args.source_column_stride = column;
-            args.source_slots = pool.slots;
+            read_from(&mut args, &pool);
         }
         args.words = Words::new(&words);
         Launch { entry: &KERNEL.entries[0], grid: grid(args.count, num_value_heads), args }
     })
+}
+
+/// The slots of a pool that a copy goes through.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Named {
+    /// One after the other, from this one on.
+    InOrder(usize),
+    /// Those in a table on the device; what is padding there is not copied.
+    Table(Table),
+}
+
+impl Named {
+    /// Those of some sequences: in `table`, or in their own order.
+    pub fn of(table: Option<Table>, sequences: &Range<usize>) -> Self {
+        table.map_or(Self::InOrder(sequences.start), |table| Self::Table(table.rows_from(sequences.start)))
+    }
+
+    fn words(self, count: usize) -> Vec<u32> {
+        match self {
+            Self::InOrder(first) => (first..first + count).map(|slot| slot as u32).collect(),
+            // Not read.
+            Self::Table(_) => vec![0; count],
+        }
+    }
+
+    fn table(self) -> (Global<u8>, u32) {
+        decode::table(match self {
+            Self::InOrder(_) => None,
+            Self::Table(table) => Some(table),
+        })
+    }
+}
+
+/// The launch of a copy of few states, at most half of [`MOST_WORDS`], between valid pools.
+pub(crate) fn one(heads: &Heads, (from, read): (Pool, Named), (to, written): (Pool, Named), count: usize) -> Launch {
+    let mut args = to_args(&to, heads.num_v_heads as u32, count as u32);
+    read_from(&mut args, &from);
+    args.words = Words::new(&[written.words(count), read.words(count)].concat());
+    (args.source_indices, args.source_index) = read.table();
+    (args.destination_indices, args.destination_index) = written.table();
+    Launch { entry: &KERNEL.entries[0], grid: grid(args.count, args.num_value_heads), args }
+}
+
+impl Launch {
+    /// The same, but for what `table` names no slot below `slots` for.
+    pub fn guarded(mut self, table: Option<Table>, slots: usize) -> Self {
+        (self.args.guard_indices, self.args.guard_index) = decode::table(table);
+        self.args.guard_slots = slots;
+        self
+    }
+}
+
+/// Lets a copy read `pool`.
+fn read_from(args: &mut Args, pool: &Pool) {
+    let [slot, head, row, column] = strides(pool);
+    args.source = Global::new(pool.place.address as *const f32);
+    args.source_slot_stride = slot;
+    args.source_head_stride = head;
+    args.source_row_stride = row;
+    args.source_column_stride = column;
+    args.source_slots = pool.slots;
 }
 
 /// Zeros to `count` slots of `to`.
@@ -112,10 +169,13 @@ fn to_args(to: &Pool, num_value_heads: u32, count: u32) -> Args {
         destination_slots: to.slots,
         source_indices: Global::new(core::ptr::null()),
         destination_indices: Global::new(core::ptr::null()),
+        guard_indices: Global::new(core::ptr::null()),
+        guard_slots: 0,
         count,
         num_value_heads,
         source_index: INDEX_32,
         destination_index: INDEX_32,
+        guard_index: INDEX_32,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::policy::Card;
 use crate::request::{CheckpointTable, GateTensors, Place, Pool, Request, Table, Tensor};
 use cuda_std::kernel::Entry;
 use cuda_std::{Global, GlobalMut};
+use kernels_gpu::kernels::decode::gates::Kind;
 use kernels_gpu::kernels::decode::{self, Args};
 use kernels_gpu::kernels::{elements, slots};
 use kernels_gpu::shape::{GROUPED, TILED};
@@ -132,7 +133,8 @@ fn pool(pool: Option<Pool>) -> ([usize; 4], u64, usize) {
     ([layout.slot, layout.head, row, column], place.address, slots)
 }
 
-fn table(table: Option<Table>) -> (Global<u8>, u32) {
+/// A table of slots, null where there is none, and the width of its entries.
+pub(crate) fn table(table: Option<Table>) -> (Global<u8>, u32) {
     let Some(Table { place, dtype }) = table else { return (read(0), slots::INDEX_32) };
     let width = match dtype {
         IndexDtype::I32 | IndexDtype::U32 => slots::INDEX_32,
@@ -141,7 +143,8 @@ fn table(table: Option<Table>) -> (Global<u8>, u32) {
     (read(place.address), width)
 }
 
-fn element(dtype: Dtype) -> u32 {
+/// The kernels' number of an element type.
+pub(crate) fn element(dtype: Dtype) -> u32 {
     match dtype {
         Dtype::F32 => elements::F32,
         Dtype::Bf16 => elements::BF16,
@@ -149,9 +152,8 @@ fn element(dtype: Dtype) -> u32 {
     }
 }
 
-/// What a launch of any part of `request` takes, between these pools.
-fn args(request: &Request<'_>, ends: &Ends) -> Args {
-    let Request { heads, q, k, v, out, .. } = request;
+/// What the gates of a call are.
+pub(crate) fn gates(request: &Request<'_>) -> Kind {
     let [g, beta] = request.gates.tensors();
     let (a_log, dt_bias, gates, beta_factor) = match request.gates {
         GateTensors::Log { .. } => (0, 0, decode::GATES_LOG, 1.0),
@@ -161,10 +163,24 @@ fn args(request: &Request<'_>, ends: &Ends) -> Args {
             (decay.address, dt_bias.address, gates, beta_factor)
         }
     };
-    let (norm, norm_eps) = match request.norm {
+    let (g_element, beta_element) = (element(g.dtype), element(beta.dtype));
+    Kind { gates, g_element, beta_element, a_log: read(a_log), dt_bias: read(dt_bias), beta_factor }
+}
+
+/// What is done to q and k, and with which epsilon.
+pub(crate) fn norm(request: &Request<'_>) -> (u32, f32) {
+    match request.norm {
         QkNorm::None => (decode::NORM_NONE, 0.0),
         QkNorm::L2 { eps } => (decode::NORM_L2, eps),
-    };
+    }
+}
+
+/// What a launch of any part of `request` takes, between these pools.
+fn args(request: &Request<'_>, ends: &Ends) -> Args {
+    let Request { heads, q, k, v, out, .. } = request;
+    let [g, beta] = request.gates.tensors();
+    let Kind { gates, g_element, beta_element, a_log, dt_bias, beta_factor } = self::gates(request);
+    let (norm, norm_eps) = self::norm(request);
     // Lanes are where the final state is, too.
     let is_lanes = matches!(request.checkpoints, Some(CheckpointTable::Lanes(_)));
     let last = ends.last.filter(|_| !is_lanes || request.output_indices.is_some());
@@ -200,8 +216,8 @@ fn args(request: &Request<'_>, ends: &Ends) -> Args {
         beta_batch_stride: beta.batch_stride,
         beta_token_stride: beta.strides.token,
         beta_head_stride: beta.strides.head,
-        a_log: read(a_log),
-        dt_bias: read(dt_bias),
+        a_log,
+        dt_bias,
         out: write(out.place.address),
         out_batch_stride: out.batch_stride,
         out_token_stride: out.strides.token,
@@ -242,8 +258,8 @@ fn args(request: &Request<'_>, ends: &Ends) -> Args {
             HeadMap::Tiled => TILED,
         },
         element: element(q.dtype),
-        g_element: element(g.dtype),
-        beta_element: element(beta.dtype),
+        g_element,
+        beta_element,
         out_element: element(out.dtype),
         norm,
         gates,

@@ -24,7 +24,8 @@ pub enum Kernel {
     /// A block carries columns of one value head: any card from sm_75, any alignment, any number of value heads.
     RecurrentByColumn,
     /// Two kernels in turn over segments of the prompt, `chunk_prep` and `chunk_scan`, in 32-bit floats: sm_80 and newer,
-    /// 16-byte aligned rows, at most four value heads per key head, scratch.
+    /// 16-byte aligned rows, at most four value heads per key head, scratch. What a call has otherwise (element types, rows, norm,
+    /// gates, tables and layouts of states) is converted around this one and the next.
     Chunked,
     /// The same on tensor cores, every number as a pair of 16-bit floats: `chunk_prep_tensor`, then `chunk_scan_tensor` or, on
     /// Hopper, `chunk_scan_warpgroup`, then `chunk_fallback` for value heads out of their range, token by token. More scratch;

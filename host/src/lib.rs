@@ -14,6 +14,7 @@ struct Adopt;
 mod batches;
 mod call;
 pub mod compare;
+mod conversions;
 mod copies;
 pub mod cpu;
 mod decode;
@@ -39,6 +40,8 @@ mod sequences;
 mod slots;
 mod steps;
 mod upload;
+mod widened;
+mod windows;
 
 #[cfg(feature = "cuda")]
 pub mod cuda;

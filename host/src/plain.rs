@@ -72,6 +72,14 @@ pub(crate) fn require(request: &Request<'_>) -> Result<(), Reason> {
     if request.checkpoints.is_some() {
         return Err(Reason::Checkpoints);
     }
+    require_states(request)
+}
+
+/// Whether they can read and write its states where they are.
+///
+/// # Errors
+/// The first reason against it.
+pub(crate) fn require_states(request: &Request<'_>) -> Result<(), Reason> {
     for (argument, table) in [("state_indices", &request.indices), ("output_state_indices", &request.output_indices)] {
         if table.is_some() {
             return Err(Reason::Indices { argument });

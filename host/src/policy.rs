@@ -82,7 +82,8 @@ pub struct Policy {
     pub enough_multiprocessors: bool,
     /// Whether the kernel by key head may be chosen.
     pub by_key_head: bool,
-    /// The most scratch that a chunked path takes, in bytes; longer prompts go through it in turns.
+    /// The most scratch that a chunked path takes, in bytes, with what is converted around it; longer prompts go through it in
+    /// turns.
     pub max_scratch_bytes: usize,
     /// Pass for this compute capability, times ten, in every choice.
     pub emulate_capability: Option<u32>,

@@ -172,6 +172,13 @@ impl Table {
     fn require(&self, argument: &'static str, rows: usize) -> Result<()> {
         self.place.require(argument, rows, self.dtype.bytes())
     }
+
+    /// The rest of it, from row `row` on.
+    pub fn rows_from(self, row: usize) -> Self {
+        let Place { address, length } = self.place;
+        let address = address.wrapping_add((row * self.dtype.bytes()) as u64);
+        Self { place: Place { address, length: length.map(|length| length.saturating_sub(row)) }, ..self }
+    }
 }
 
 /// The gates of a call.

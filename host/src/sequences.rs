@@ -51,7 +51,11 @@ impl Sequences<'_> {
     /// Tokens of the longest, 0 without any.
     #[must_use]
     pub fn longest(&self) -> usize {
-        (0..self.count()).map(|index| self.tokens(index)).max().unwrap_or(0)
+        match self {
+            Self::Uniform { batch: 0, .. } => 0,
+            Self::Uniform { tokens, .. } => *tokens,
+            Self::Varlen { .. } => (0..self.count()).map(|index| self.tokens(index)).max().unwrap_or(0),
+        }
     }
 
     /// Tokens of all together.

@@ -1,6 +1,8 @@
 //! A call as launches: which kernel it takes, and every launch in order, whoever carries them out.
 #![forbid(unsafe_code)]
 use crate::batches::Batches;
+use crate::conversions;
+use crate::copies;
 use crate::decode;
 use crate::dispatch::{self, Launch};
 use crate::error::{Error, Reason, Result};
@@ -11,6 +13,7 @@ use crate::request::Request;
 use crate::segments::{self, Form};
 use crate::sequences::Sequences;
 use crate::upload;
+use crate::widened::Widened;
 use cuda_std::{Global, GlobalMut};
 
 /// One launch.
@@ -23,14 +26,23 @@ pub(crate) enum Step {
     Chunked(segments::Launch),
     /// Of the general kernel.
     Decode(decode::Launch),
-    /// Of a table that it reads.
+    /// Of a table that is read on the device.
     Upload(upload::Launch),
+    /// Of inputs as the chunked kernels read them.
+    Widen(conversions::Widen),
+    /// Of an output in the caller's type.
+    Narrow(conversions::Narrow),
+    /// Of states from the caller's slots, and back.
+    Copy(copies::Launch),
+    /// Of zeros in the output of padding.
+    ClearPadding(conversions::ClearPadding),
 }
 
 /// Which kernel a call takes, with the reason. `request` is valid.
 ///
-/// Sequences of f32 that nothing special is asked of go each by the kernel that it would take alone, on tensor cores together; short
-/// ones of a batch, and every other call, go through the general kernel together.
+/// Sequences of f32 that nothing special is asked of go each by the kernel that it would take alone, on tensor cores together. Other
+/// calls are converted to such ones where that takes a chunked kernel. Short sequences of a batch, and what is not converted, go
+/// through the general kernel together.
 ///
 /// # Errors
 /// [`Error::Refused`] where the forced kernel, or every kernel, cannot run.
@@ -38,13 +50,22 @@ pub(crate) fn choose(card: &Card, request: &Request<'_>, policy: &Policy) -> Res
     let request = &request.without_idle_strides();
     let against = match policy.path {
         PathChoice::Forced(Kernel::Decode) => Reason::Forced,
-        PathChoice::Forced(kernel) => {
-            plain::require(request).map_err(|reason| Error::Refused { kernel: kernel.name(), reason })?;
-            return by_sequences(card, request, policy);
-        }
-        _ => match plain::require(request).and_then(|()| prefer_sequences(request, policy)) {
+        PathChoice::Forced(kernel) => match plain::require(request) {
             Ok(()) => return by_sequences(card, request, policy),
-            Err(reason) => reason,
+            Err(_) if kernel.is_chunked() => return Ok(Widened::of(card, request, policy)?.launch()),
+            Err(reason) => return Err(Error::Refused { kernel: kernel.name(), reason }),
+        },
+        PathChoice::Recurrent | PathChoice::Auto => match plain::require(request) {
+            Ok(()) => match prefer_sequences(request, policy) {
+                Ok(()) => return by_sequences(card, request, policy),
+                Err(reason) => reason,
+            },
+            Err(reason) if policy.path == PathChoice::Recurrent => reason,
+            Err(_) => match Widened::of(card, request, policy) {
+                Ok(widened) => return Ok(widened.launch()),
+                Err(Error::Refused { reason, .. }) => reason,
+                Err(error) => return Err(error),
+            },
         },
     };
     let kernel = Kernel::Decode;
@@ -170,11 +191,14 @@ pub(crate) fn steps(
     launch: &Launch,
     policy: &Policy,
     scratch: GlobalMut<f32>,
-    carry_out: impl FnMut(Step) -> Result<()>,
+    mut carry_out: impl FnMut(Step) -> Result<()>,
 ) -> Result<()> {
     let request = &request.without_idle_strides();
     if launch.kernel == Kernel::Decode {
         return by_decode(request, scratch, carry_out);
+    }
+    if plain::require(request).is_err() {
+        return Widened::of(card, request, policy)?.steps(card, request, policy, scratch, &mut carry_out);
     }
     Plan::of(card, request, policy)?.steps(card, request, policy, scratch, carry_out)
 }
@@ -229,14 +253,19 @@ fn of_sequence(
 mod tests {
     use super::*;
     use crate::inputs::{Family, Inputs};
-    use crate::{HeadMap, Heads};
+    use crate::{Call, HeadMap, Heads, QkNorm};
 
     /// The PTX entries that a prompt takes on an H200 under `policy`.
     fn entries(policy: &Policy) -> Vec<&'static str> {
+        entries_of(policy, |call| call)
+    }
+
+    /// Those that it takes where `ask` has asked for more.
+    fn entries_of(policy: &Policy, ask: impl Fn(Call<'_>) -> Call<'_>) -> Vec<&'static str> {
         let card = Card::new(90, 132, 232_448);
         let inputs = Inputs::seeded(Heads::new(1, 2, HeadMap::Grouped).unwrap(), 64, Family::Base, 1);
         let (mut out, mut state) = (vec![0.0; inputs.v.len()], inputs.state.clone());
-        let call = inputs.call(&mut out, &mut state);
+        let call = ask(inputs.call(&mut out, &mut state));
         let request = call.request();
         let launch = choose(&card, &request, policy).unwrap();
         let mut entries = Vec::new();
@@ -246,6 +275,10 @@ mod tests {
                 Step::Chunked(step) => step.entry.symbol,
                 Step::Decode(step) => step.entry.symbol,
                 Step::Upload(step) => step.entry.symbol,
+                Step::Widen(step) => step.entry.symbol,
+                Step::Narrow(step) => step.entry.symbol,
+                Step::Copy(step) => step.entry.symbol,
+                Step::ClearPadding(step) => step.entry.symbol,
             });
             Ok(())
         })
@@ -261,5 +294,19 @@ mod tests {
         assert_eq!(as_if(None), chunked("gdn_chunk_prep_hopper_r2", "gdn_chunk_scan_warpgroup"));
         assert_eq!(as_if(Some(80)), chunked("gdn_chunk_prep_tensor_r2", "gdn_chunk_scan_tensor_ahead"));
         assert_eq!(as_if(Some(75)), ["gdn_recurrent_by_column"]);
+    }
+
+    #[test]
+    fn what_is_converted_takes_the_same_entries_between_others() {
+        fn slots(call: Call<'_>) -> Call<'_> {
+            call.qk_norm(QkNorm::L2 { eps: 1e-6 }).state_indices(&[0i32])
+        }
+        let policy = Policy::default();
+        let plain = entries(&policy);
+        let converted = entries_of(&policy, slots);
+        assert_eq!(converted[..2], ["gdn_widen", "gdn_copy_states"]);
+        assert_eq!(converted[2..2 + plain.len()], plain);
+        assert_eq!(converted[2 + plain.len()..], ["gdn_copy_states", "gdn_clear_padding"]);
+        assert_eq!(entries_of(&Policy::with_path(PathChoice::Recurrent), slots), ["gdn_decode"]);
     }
 }

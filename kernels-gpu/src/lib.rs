@@ -14,6 +14,7 @@
 //! | [`kernels::chunk_scan_warpgroup`] | the second of them on Hopper |
 //! | [`kernels::chunk_prep`], [`kernels::chunk_scan`] | the same in 32-bit floats, with less scratch |
 //! | [`kernels::decode`] | batches of short sequences on any card from sm_75: any element type and strides, states in pools, raw gates |
+//! | [`kernels::widen`], [`kernels::narrow`], [`kernels::clear_padding`] | in front of the kernels by chunks, and after them: other element types, norm, raw gates; sequences without a slot |
 //! | [`kernels::copy_states`] | states from pool to pool, whatever the orders of their axes; zero states |
 //! | [`kernels::upload`] | small tables of the host's, carried in the launch's parameters |
 //! | [`kernels::hold`] | measurements: keeps multiprocessors from the others |

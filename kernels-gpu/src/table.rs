@@ -1,7 +1,8 @@
 //! Every kernel's PTX entries: what `xtask` builds and verifies, and what tests loop over.
 use crate::kernels::{
     chunk_fallback, chunk_prep, chunk_prep_hopper, chunk_prep_tensor, chunk_scan, chunk_scan_tensor,
-    chunk_scan_warpgroup, copy_states, decode, hold, recurrent_by_column, recurrent_by_key_head, tensor_probe, upload,
+    chunk_scan_warpgroup, clear_padding, copy_states, decode, hold, narrow, recurrent_by_column, recurrent_by_key_head,
+    tensor_probe, upload, widen,
 };
 use cuda_std::kernel::{Architecture, EntryFacts};
 
@@ -38,6 +39,9 @@ pub fn entries() -> Vec<EntryFacts> {
         .chain(decode::KERNEL.facts())
         .chain(upload::KERNEL.facts())
         .chain(copy_states::KERNEL.facts())
+        .chain(widen::KERNEL.facts())
+        .chain(narrow::KERNEL.facts())
+        .chain(clear_padding::KERNEL.facts())
         .chain(tensor_probe::KERNEL.facts())
         .collect()
 }

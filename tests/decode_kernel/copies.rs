@@ -27,6 +27,21 @@ fn launch(
     words: &[u32],
     count: usize,
 ) {
+    guarded(memory, (source, from), (destination, to), [source_table, destination_table, NO_TABLE], words, count);
+}
+
+const NO_TABLE: (Global<u8>, u32) = (Global::new(std::ptr::null()), 0);
+
+/// The same with a guard of three slots.
+#[track_caller]
+fn guarded(
+    memory: &mut Memory<'_>,
+    (source, from): Lent,
+    (destination, to): Lent,
+    [source_table, destination_table, guard]: [(Global<u8>, u32); 3],
+    words: &[u32],
+    count: usize,
+) {
     let num_value_heads = two_heads().num_v_heads as u32;
     let args = Args {
         words: Words::new(words),
@@ -44,10 +59,13 @@ fn launch(
         destination_slots: to.slots,
         source_indices: source_table.0,
         destination_indices: destination_table.0,
+        guard_indices: guard.0,
+        guard_slots: 3,
         count: count as u32,
         num_value_heads,
         source_index: source_table.1,
         destination_index: destination_table.1,
+        guard_index: guard.1,
     };
     let entry = &KERNEL.entries[0];
     let grid = grid(count as u32, num_value_heads);
@@ -104,13 +122,36 @@ fn without_a_source_slots_become_zero() {
         let mut states = before.clone();
         let mut memory = Memory::new();
         let lent = states.lend(&mut memory);
-        let table = (Global::new(std::ptr::null()), 0);
-        launch(&mut memory, none(), lent, [table, table], &[2, u32::MAX, 0, 3], 4);
+        launch(&mut memory, none(), lent, [NO_TABLE; 2], &[2, u32::MAX, 0, 3], 4);
         drop(memory);
         for slot in [0, 2] {
             assert!(states.slot(&heads, slot).iter().all(|s| s.to_bits() == 0), "{name}");
         }
         states.assert_untouched(&heads, &before, &[0, 2]);
+    }
+}
+
+/// What the guard names no slot for is left, whatever the other tables say.
+#[test]
+fn a_guard_stops_copies() {
+    let heads = two_heads();
+    let numbers = numbered(&heads, 4);
+    for guard in [Indices::I32(vec![2, -1, 0, 3]), Indices::I64(vec![0, i64::MIN, 2, 1 << 40])] {
+        let mut source = States::new(&heads, pools(&heads, 4)[0].1, 0.0);
+        for (slot, state) in numbers.iter().enumerate() {
+            source.set_slot(&heads, slot, state);
+        }
+        let before = States::new(&heads, pools(&heads, 4)[1].1, f32::NAN);
+        let mut states = before.clone();
+        let mut memory = Memory::new();
+        let lent = [source.lend(&mut memory), states.lend(&mut memory)];
+        let guard = Indices::lend(Some(&guard), &mut memory);
+        guarded(&mut memory, lent[0], lent[1], [NO_TABLE, NO_TABLE, guard], &[3, 2, 1, 0, 0, 1, 2, 3], 4);
+        drop(memory);
+        for (slot, from) in [(3, 0), (1, 2)] {
+            assert_eq!(bits(&states.slot(&heads, slot)), bits(&numbers[from]));
+        }
+        states.assert_untouched(&heads, &before, &[3, 1]);
     }
 }
 
@@ -125,8 +166,7 @@ fn inside_a_pool() {
     }
     let mut memory = Memory::new();
     let lent: (GlobalMut<f32>, _) = states.lend(&mut memory);
-    let table = (Global::new(std::ptr::null()), 0);
-    launch(&mut memory, lent, lent, [table, table], &[2, 0, 1, 0], 2);
+    launch(&mut memory, lent, lent, [NO_TABLE; 2], &[2, 0, 1, 0], 2);
     drop(memory);
     for (slot, from) in [(0, 0), (1, 1), (2, 1)] {
         assert_eq!(bits(&states.slot(&heads, slot)), bits(&numbers[from]));

@@ -233,7 +233,7 @@ impl Gdn {
         let mut timing = form.map(|form| Timing::start(stream, form.phases())).transpose()?;
         let scratch = GlobalMut::new(scratch as *mut f32);
         steps::steps(&self.facts().card(), &request, launch, &self.policy, scratch, |step| {
-            let phase = if let Step::Chunked(step) = &step { step.phase } else { 0 };
+            let phase = if let Step::Chunked(step) = &step { step.phase } else { timing::CONVERSION };
             // SAFETY: types: each entry takes its arguments. Lengths: `validate` has checked shapes and strides, the caller
             // vouches for the memory. Lifetime: the caller's, until the stream has passed the launch.
             unsafe {
@@ -244,6 +244,10 @@ impl Gdn {
                     }
                     Step::Decode(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
                     Step::Upload(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Widen(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Narrow(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::Copy(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
+                    Step::ClearPadding(step) => self.device.launch(step.entry, step.grid, &step.args, stream),
                 }
             }?;
             timing.as_mut().map_or(Ok(()), |timing| Ok(timing.mark(phase)?))

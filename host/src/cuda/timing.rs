@@ -4,6 +4,9 @@ use super::raw::{self, check};
 use super::stream::Stream;
 use cust::sys::CUevent;
 
+/// The phase of launches that are none of a segment's: what is not plain is converted by them.
+pub(super) const CONVERSION: usize = usize::MAX;
+
 /// Events around the launches of one call. For a look into a running engine: it waits for the stream at the end of the call,
 /// which no call does otherwise.
 #[derive(Debug)]
@@ -40,15 +43,17 @@ impl Timing {
             check("cuEventSynchronize", unsafe { raw::cuEventSynchronize(last) })?;
         }
         let mut phases = vec![0.0f32; self.phases.len()];
+        let mut conversion = 0.0;
         for pair in self.events.windows(2) {
             let ((_, start), (phase, end)) = (pair[0], pair[1]);
             let mut milliseconds = 0.0;
             // SAFETY: written; both events have passed.
             check("cuEventElapsedTime", unsafe { raw::cuEventElapsedTime(&raw mut milliseconds, start, end) })?;
-            phases[phase] += milliseconds * 1e3;
+            *phases.get_mut(phase).unwrap_or(&mut conversion) += milliseconds * 1e3;
         }
-        let phases: Vec<String> =
-            self.phases.iter().zip(phases).map(|(name, time)| format!("{name} {time:.1} us")).collect();
+        let conversion = (conversion > 0.0).then_some((&"conversion", conversion));
+        let phases = self.phases.iter().zip(phases).chain(conversion);
+        let phases: Vec<String> = phases.map(|(name, time)| format!("{name} {time:.1} us")).collect();
         Ok(format!("gdn prefill, {tokens} tokens: {}", phases.join(", ")))
     }
 }

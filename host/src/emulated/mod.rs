@@ -51,6 +51,10 @@ fn run_on(card: &Card, call: Call<'_>, policy: &Policy, order: u64) -> Result<()
         Step::Chunked(step) => launch(step.entry, step.grid, step.args, &memory, order),
         Step::Decode(step) => launch(step.entry, step.grid, step.args, &memory, order),
         Step::Upload(step) => launch(step.entry, step.grid, step.args, &memory, order),
+        Step::Widen(step) => launch(step.entry, step.grid, step.args, &memory, order),
+        Step::Narrow(step) => launch(step.entry, step.grid, step.args, &memory, order),
+        Step::Copy(step) => launch(step.entry, step.grid, step.args, &memory, order),
+        Step::ClearPadding(step) => launch(step.entry, step.grid, step.args, &memory, order),
     })
 }
 

@@ -268,8 +268,8 @@ impl<'a> Part<'a> {
             let scales = &raw mut (*self.shared).scales;
             (Tile::at(scales, usize::from(is_p) * CHUNK + token), exp(Tile::at(&raw mut (*head).high, token)))
         };
-        // A power of two, whose inverse has the opposite exponent.
-        let inverse = f32::from_bits((254 << 23) - (scale.to_bits() & (0xff << 23)));
+        // A power of two, whose inverse has the opposite exponent; what is not a number is marked.
+        let inverse = f32::from_bits((254u32 << 23).wrapping_sub(scale.to_bits() & (0xff << 23)));
         // SAFETY: sums are complete.
         let to_end = unsafe { decay_to_end(head, token) };
         let factor = if is_p { P_SCALE * inverse } else { to_end * scale * T_SCALE };

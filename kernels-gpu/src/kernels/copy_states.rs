@@ -47,6 +47,10 @@ cuda_std::arguments! {
         pub source_indices: Global<u8>,
         /// `[count]` of `destination_index`: slots written, null for those in `words`. Padding: nothing is written.
         pub destination_indices: Global<u8>,
+        /// Null, or `[count]` of `guard_index`: where it is padding nothing is written, whatever the others say.
+        pub guard_indices: Global<u8>,
+        /// Slots that there are for the guard: an entry from there on is padding too.
+        pub guard_slots: usize,
         /// States to copy.
         pub count: u32,
         /// Value heads.
@@ -55,6 +59,8 @@ cuda_std::arguments! {
         pub source_index: u32,
         /// Width of `destination_indices`.
         pub destination_index: u32,
+        /// Width of `guard_indices`.
+        pub guard_index: u32,
     }
     for copy_states_kernel
 }
@@ -98,6 +104,17 @@ unsafe fn destination_slot(args: &Args, index: usize) -> usize {
     }
 }
 
+/// Whether the guard lets a copy happen.
+///
+/// # Safety
+/// The table, where there is one, has `index`.
+#[inline(always)]
+unsafe fn is_let_pass(args: &Args, index: usize) -> bool {
+    // SAFETY: the caller's contract; read only.
+    args.guard_indices.as_ptr().is_null()
+        || unsafe { slot_at(args.guard_indices, args.guard_index, index) } < args.guard_slots
+}
+
 /// The kernel.
 ///
 /// # Safety
@@ -123,7 +140,8 @@ unsafe fn run(args: Args) {
     };
     // SAFETY: the grid has blocks for so many copies.
     let (from, to) = unsafe { (source_slot(&args, role.state), destination_slot(&args, role.state)) };
-    if from >= source.slots || to >= destination.slots {
+    // SAFETY: as above.
+    if from >= source.slots || to >= destination.slots || !unsafe { is_let_pass(&args, role.state) } {
         return;
     }
     let mut s = [Default::default(); COLUMNS_PER_THREAD];

@@ -17,7 +17,7 @@
 //! # Bits
 //! The sums are those of [`super::recurrence`] in their order, so that results are equal bit for bit to those of the recurrent
 //! kernels on the same numbers, whatever the element types, strides, slots and neighbours, and wherever a sequence is cut.
-mod gates;
+pub mod gates;
 mod inputs;
 mod sequence;
 
@@ -28,7 +28,7 @@ use super::slots::PADDING;
 use crate::shape::key_head;
 use cuda_std::memory::Quad;
 use cuda_std::{Global, GlobalMut};
-use gates::Gates;
+use gates::{Gates, Kind};
 use inputs::{Inputs, Token, key_or_query};
 use sequence::{Sequence, checkpoint_pool, final_pool, initial_pool};
 
@@ -250,8 +250,10 @@ pub unsafe fn run(args: Args) {
         // SAFETY: there is a first token.
         next = unsafe { inputs.read(&args) };
     }
+    let Args { gates, g_element, beta_element, a_log, dt_bias, beta_factor, .. } = args;
+    let kind = Kind { gates, g_element, beta_element, a_log, dt_bias, beta_factor };
     // SAFETY: value_head is one of the heads.
-    let gates = unsafe { Gates::of(&args, value_head) };
+    let gates = unsafe { Gates::of(kind, value_head) };
     let out = Output::new(&args, &sequence, role);
     if sequence.slot == PADDING {
         for token in 0..sequence.tokens {

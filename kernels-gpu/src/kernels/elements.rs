@@ -180,6 +180,35 @@ impl ElementsMut {
         }
     }
 
+    /// Writes four elements by the widest writes that the address allows.
+    ///
+    /// # Safety
+    /// The four elements lie inside the memory, and no other thread touches them before a barrier.
+    #[inline(always)]
+    pub unsafe fn put_quad(self, values: Quad) {
+        let aligned = self.memory.as_ptr().addr().is_multiple_of(4 * bytes(self.element));
+        // SAFETY: bounds, owner: the caller's. The wide writes start on their own size.
+        unsafe {
+            match (self.element == F32, aligned) {
+                (true, true) => self.memory.cast::<f32>().put_quad(0, values),
+                (true, false) => {
+                    for i in 0..4 {
+                        self.memory.cast::<f32>().put(i, values[i]);
+                    }
+                }
+                (false, true) => {
+                    let [a, b, c, d] = values.map(|value| u64::from(self.narrow(value)));
+                    self.memory.cast::<u64>().put(0, a | b << 16 | c << 32 | d << 48);
+                }
+                (false, false) => {
+                    for i in 0..4 {
+                        self.memory.cast::<u16>().put(i, self.narrow(values[i]));
+                    }
+                }
+            }
+        }
+    }
+
     /// The bits of the 16-bit element nearest to `value`.
     #[inline(always)]
     fn narrow(self, value: f32) -> u16 {

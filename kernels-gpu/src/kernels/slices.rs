@@ -20,6 +20,7 @@
 use super::recurrence::{QUADS, ROW_GROUPS, Rows, partial_dot};
 use super::slots::Pool;
 use crate::shape::HEAD_DIM;
+use cuda_std::float::sqrt;
 use cuda_std::memory::Quad;
 use cuda_std::thread::{block_idx_x, thread_idx_below};
 use cuda_std::warp::{WARP_SIZE, warp_shuffle_xor};
@@ -239,6 +240,26 @@ pub unsafe fn dot(s: &Slice, x: &Rows) -> Quad {
     }
     // SAFETY: the caller's contract.
     unsafe { sum_over_rows(parts) }
+}
+
+/// `x / sqrt(sum x^2 + eps)`, where `x` is the thread's rows of a vector that the lanes of its columns have together.
+///
+/// # Safety
+/// As [`sum_over_rows`].
+#[inline(always)]
+#[must_use]
+pub unsafe fn normalised(x: &Rows, eps: f32) -> Rows {
+    // SAFETY: the caller's contract.
+    let [squares] = unsafe { sum_over_rows([partial_dot(x, x)]) };
+    // Without an epsilon, zero stays zero too.
+    let factor = if squares == 0.0 { 0.0 } else { 1.0 / sqrt(squares + eps) };
+    let mut x = *x;
+    for quad in 0..QUADS {
+        for i in 0..4 {
+            x[quad][i] *= factor;
+        }
+    }
+    x
 }
 
 #[cfg(test)]

@@ -3,11 +3,10 @@
 //! All but the query is read a token ahead, the first token before the state. The query is needed last, so that most of its
 //! way is hidden in its own token; beside the state there are no registers for another.
 use super::super::elements::{Elements, Raw, RawQuad, widen_quads};
-use super::super::recurrence::{QUADS, ROW_GROUPS, Rows, partial_dot};
-use super::super::slices::{Role, sum_over_rows};
+use super::super::recurrence::{QUADS, ROW_GROUPS, Rows};
+use super::super::slices::{Role, normalised};
 use super::sequence::Sequence;
 use super::{Args, NORM_L2};
-use cuda_std::float::sqrt;
 
 /// A token but for its query, as it lies in memory.
 #[derive(Clone, Copy, Default)]
@@ -105,14 +104,7 @@ pub unsafe fn key_or_query(args: &Args, raw: &[RawQuad; QUADS]) -> Rows {
     let mut x = widen_quads(args.element, raw);
     if args.norm == NORM_L2 {
         // SAFETY: all lanes are here; `norm` is the launch's.
-        let [squares] = unsafe { sum_over_rows([partial_dot(&x, &x)]) };
-        // Without an epsilon, zero stays zero too.
-        let factor = if squares == 0.0 { 0.0 } else { 1.0 / sqrt(squares + args.norm_eps) };
-        for quad in 0..QUADS {
-            for i in 0..4 {
-                x[quad][i] *= factor;
-            }
-        }
+        x = unsafe { normalised(&x, args.norm_eps) };
     }
     x
 }
