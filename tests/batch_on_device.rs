@@ -53,7 +53,8 @@ impl<'a> BatchOnDevice<'a> {
         let length = self.batch.heads.state_len();
         let mut host = vec![f32::NAN; self.pool.len()];
         for (state, &slot) in self.batch.states.iter().zip(slots) {
-            if let Ok(slot) = usize::try_from(slot) {
+            // One that the pool has not is padding, as a negative one is.
+            if let Some(slot) = usize::try_from(slot).ok().filter(|slot| (slot + 1) * length <= host.len()) {
                 host[slot * length..][..length].copy_from_slice(state);
             }
         }

@@ -75,6 +75,10 @@ const WEAKEST: f32 = -0.01;
 /// What a gate may be above 0.
 const LARGEST_GATE: f32 = 1e-4;
 
+/// The most that a row of W diag(beta) may be together. Identical keys at full strength, which nothing damps, reach 126: each
+/// token turns the state round, and what tensor cores round off stays.
+const MOST_ROW: f32 = 64.0;
+
 /// 2^e of a row's scale and its inverse, from the bits of its largest magnitude, which brings that between 1/2 and 1. NaN
 /// where a row has no such scale, or one that leads too far: keys below 2^-20.
 #[inline(always)]
@@ -318,7 +322,7 @@ impl<'a> Part<'a> {
             unsafe { out.put_quad(matrix + first + index % (16 * ROW), Tile::quad(rows, index)) };
         }
         // The sum is not a number where an entry is not, though the largest may be.
-        fits = fits && largest <= LARGEST_ENTRY && sum <= f32::MAX;
+        fits = fits && largest <= LARGEST_ENTRY && sum <= f32::MAX && (is_p || sum <= MOST_ROW * factor);
         for bit in 0..4 {
             // SAFETY: all lanes are here.
             sum += unsafe { warp_shuffle_xor(sum, 1 << bit) };

@@ -495,7 +495,7 @@ pub unsafe fn run(args: Args) {
     if chunks > 0 {
         // SAFETY: a field. Owner: a place a thread. Both roles come as often. The first chunk's tiles are complete.
         unsafe {
-            Tile::put(&raw mut (*shared).lost, thread, 0.0);
+            Tile::put(&raw mut (*shared).lost, thread % MATH, 0.0);
             sync_roles();
             part.start(&mut carried);
         }
