@@ -76,7 +76,7 @@ pub fn barriers(entry: &PtxEntry<'_>) -> usize {
 pub fn barriers_in_source(source: &str) -> usize {
     let code = code::code_only(source);
     let kernel = code.split("#[cfg(test)]").next().unwrap_or_default();
-    kernel.matches("sync_threads()").count() + kernel.matches("sync_roles()").count()
+    kernel.matches("sync_threads()").count() + kernel.matches("sync_roles::<").count()
 }
 
 /// The fault of one line of a body.

@@ -18,6 +18,8 @@ unsafe extern "C" {
     fn ctaid_y() -> u32;
     #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.all"]
     fn barrier_sync(barrier: u32);
+    #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.count"]
+    fn barrier_sync_count(barrier: u32, threads: u32);
     #[link_name = "llvm.nvvm.bar.warp.sync"]
     fn bar_warp_sync(mask: u32);
     #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
@@ -98,6 +100,12 @@ pub fn sleep<const NANOSECONDS: u32>() {
 pub unsafe fn sync_threads() {
     // SAFETY: `bar.sync 0`; the caller has all threads here.
     unsafe { barrier_sync(0) }
+}
+
+#[inline(always)]
+pub unsafe fn sync_roles(threads: u32) {
+    // SAFETY: `bar.sync 1, threads`; the caller has so many here.
+    unsafe { barrier_sync_count(1, threads) }
 }
 
 #[inline(always)]

@@ -64,14 +64,15 @@ pub unsafe fn sync_threads() {
 }
 
 /// [`sync_threads`] of a block whose warps have different roles: each comes as often, from a place of its own. The emulator
-/// does not ask that threads meet at one place.
+/// does not ask that threads meet at one place. PTX `bar.sync 1, THREADS`: with the number of threads, so that tools take it for
+/// what it is.
 ///
 /// # Safety
-/// As there; the threads of a warp come together.
+/// As there; the threads of a warp come together, and a block has `THREADS` of them.
 #[inline(always)]
-pub unsafe fn sync_roles() {
+pub unsafe fn sync_roles<const THREADS: u32>() {
     // SAFETY: the caller's contract is the instruction's.
-    unsafe { imp::sync_threads() }
+    unsafe { imp::sync_roles(THREADS) }
 }
 
 /// Lets the next launch on the stream start, if it was made to follow so, as soon as every block of this one has come here:

@@ -6,7 +6,7 @@ use super::chunk_prep_tensor::{self, THREADS, shared_bytes};
 use cuda_std::thread::{block_idx_x, block_idx_y, let_next_launch_start, wait_for_last_launch};
 
 chunk_kernel! {
-    kernel "chunk_prep_tensor", capability 90 alone, blocks 3;
+    kernel "chunk_prep_tensor", capability 90 alone, blocks 2;
     entry gdn_chunk_prep_hopper_r1 = run::<1>, threads THREADS, shared shared_bytes(1);
     entry gdn_chunk_prep_hopper_r2 = run::<2>, threads THREADS, shared shared_bytes(2);
     entry gdn_chunk_prep_hopper_r3 = run::<3>, threads THREADS, shared shared_bytes(3);

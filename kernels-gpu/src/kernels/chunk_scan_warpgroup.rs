@@ -50,6 +50,7 @@ pub use super::chunk_tensor::KEY_FLOATS;
 /// Threads of a block: a warpgroup that computes, and loaders.
 pub const THREADS: usize = MATH + LOADERS;
 const MATH: usize = 128;
+const ALL: u32 = THREADS as u32;
 const LOADERS: usize = 128;
 /// Columns of a value head that a block carries.
 pub const COLUMNS_PER_BLOCK: usize = 64;
@@ -455,7 +456,7 @@ pub unsafe fn run(args: Args) {
             fence_shared();
             // SAFETY: both roles come as often. The tiles of the chunk two before the arriving one are left.
             unsafe {
-                sync_roles();
+                sync_roles::<ALL>();
                 inputs.stage();
                 inputs.measure_v(arriving);
             }
@@ -464,7 +465,7 @@ pub unsafe fn run(args: Args) {
         wait_for_copies::<0>();
         if chunks > 0 {
             // SAFETY: both roles come as often.
-            unsafe { sync_roles() };
+            unsafe { sync_roles::<ALL>() };
         }
         return;
     }
@@ -496,14 +497,14 @@ pub unsafe fn run(args: Args) {
         // SAFETY: a field. Owner: a place a thread. Both roles come as often. The first chunk's tiles are complete.
         unsafe {
             Tile::put(&raw mut (*shared).lost, thread % MATH, 0.0);
-            sync_roles();
+            sync_roles::<ALL>();
             part.start(&mut carried);
         }
         let (mut chunk, mut tokens) = (0, sequence.tokens);
         while tokens > 0 {
             // SAFETY: as above. The next chunk's tiles are complete.
             unsafe {
-                sync_roles();
+                sync_roles::<ALL>();
                 part.chunk(chunk, tokens, &mut carried);
             }
             chunk += 1;
@@ -512,7 +513,7 @@ pub unsafe fn run(args: Args) {
         // SAFETY: both roles come as often. All has been noted. The grid has so many parts; all lanes are here.
         unsafe {
             part.note(have_lost(&carried.scales, carried.s_largest));
-            sync_roles();
+            sync_roles::<ALL>();
             let (place, value_head) = args.part_and_value_head(again(block_idx_y()));
             let (sequence, scratch) = (Part::at(&args, place), Scratch::of(&args));
             let (half, thread) = (block_idx_x() as usize, again(thread_idx_x()) as usize % MATH);
