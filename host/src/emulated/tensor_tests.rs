@@ -218,7 +218,7 @@ fn ordinary_prompts_are_not_given_up() {
         }
     }
     // Heads that forget fast, whose columns are often small at the end of a chunk.
-    for gate in [-1.0, -4.0, -10.0, -30.0, f32::NEG_INFINITY] {
+    for gate in [-1.0, -4.0, -10.0, -30.0, -100.0] {
         let mut inputs = one_head(130, Family::Base, 5);
         inputs.g.fill(gate);
         assert_eq!(given_up(&inputs, &run(&inputs)), [false; 2], "gates of {gate}");

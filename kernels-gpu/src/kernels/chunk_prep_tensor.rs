@@ -75,6 +75,9 @@ const WEAKEST: f32 = -0.01;
 /// What a gate may be above 0.
 const LARGEST_GATE: f32 = 1e-4;
 
+/// What a gate may be below 0. Below it the state before is forgotten altogether, and not even the last bits of what comes after
+/// may depend on it, as y's scale does.
+const LEAST_GATE: f32 = -103.5;
 /// The most that a row of W diag(beta) may be together. Identical keys at full strength, which nothing damps, reach 126: each
 /// token turns the state round, and what tensor cores round off stays.
 const MOST_ROW: f32 = 64.0;
@@ -236,6 +239,7 @@ impl<'a> Part<'a> {
                 && beta * k_k <= STRONGEST
                 && beta >= WEAKEST
                 && gate <= LARGEST_GATE
+                && gate >= LEAST_GATE
         }
     }
 
