@@ -299,8 +299,10 @@ fn repeated_keys() {
         }
         inputs.g.fill(0.0);
         inputs.beta.fill(beta);
-        // Nothing forgets an error, and at 2 nothing damps it: 5e-5.
-        assert_errors(&format!("repeated keys, beta {beta}"), &inputs, 50.0 / 4.0);
+        // Nothing forgets an error, and at 1.9 little damps it: 1.2e-5. At 2 the fallback takes the head.
+        let factor = if beta == 1.9 { 4.0 } else { 1.0 };
+        assert_errors(&format!("repeated keys, beta {beta}"), &inputs, factor);
+        assert_eq!(given_up(&inputs, &run(&inputs)), [beta == 2.0; 2], "beta {beta}");
     }
 }
 

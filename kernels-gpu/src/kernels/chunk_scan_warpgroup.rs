@@ -50,8 +50,9 @@ pub use super::chunk_tensor::KEY_FLOATS;
 /// Threads of a block: a warpgroup that computes, and loaders.
 pub const THREADS: usize = MATH + LOADERS;
 const MATH: usize = 128;
-const ALL: u32 = THREADS as u32;
 const LOADERS: usize = 128;
+/// All of them, where the roles meet.
+const ALL: u32 = THREADS as u32;
 /// Columns of a value head that a block carries.
 pub const COLUMNS_PER_BLOCK: usize = 64;
 /// Columns that a warp carries.
@@ -496,6 +497,7 @@ pub unsafe fn run(args: Args) {
     if chunks > 0 {
         // SAFETY: a field. Owner: a place a thread. Both roles come as often. The first chunk's tiles are complete.
         unsafe {
+            // Below MATH for the compiler too: a branch to a trap, in front of products, has older assemblers serialise them all.
             Tile::put(&raw mut (*shared).lost, thread % MATH, 0.0);
             sync_roles::<ALL>();
             part.start(&mut carried);
