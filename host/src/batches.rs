@@ -97,10 +97,11 @@ impl Batches {
         Ok(Self { parts: all, groups, kept_states, chunks, stride: stride(most), scratch_bytes })
     }
 
-    /// Kernels that are launched.
-    pub fn launches(&self) -> usize {
+    /// Kernels that are launched on `card`.
+    pub fn launches(&self, card: &Card) -> usize {
         let has_tokens = |group: &Range<usize>| self.parts[group.start].tokens > 0;
-        let of_groups: usize = self.groups.iter().map(|group| if has_tokens(group) { 3 } else { 1 }).sum();
+        let phases = Form::Tensor.phases(card).len();
+        let of_groups: usize = self.groups.iter().map(|group| if has_tokens(group) { phases } else { 1 }).sum();
         (self.parts.len() * WORDS).div_ceil(upload::MOST_WORDS) + of_groups
     }
 
@@ -145,15 +146,15 @@ impl Batches {
         }
         for (index, group) in self.groups.iter().enumerate() {
             let parts = group.len() as u32;
-            // On Hopper the first scan waits for chunk prep itself, and chunk prep of a later group takes the multiprocessors
-            // that the scan in front of it leaves.
-            let follows_early = is_hopper && index == 0 && chunks_of(group) > 0;
+            // On Hopper the scan waits for chunk prep itself, and chunk prep of a later group takes the multiprocessors that the
+            // scan in front of it leaves.
+            let follows_early = is_hopper && chunks_of(group) > 0;
             let scan_grid = chunk_scan_tensor::grid(num_value_heads, parts);
             launch(1, index, Form::Tensor.scan_entry(ratio, card), scan_grid, follows_early)?;
             if let Some(grid) = prep_grid(index + 1) {
                 launch(0, index + 1, prep_entry, grid, is_hopper)?;
             }
-            if chunks_of(group) > 0 {
+            if chunks_of(group) > 0 && !is_hopper {
                 let grid = chunk_fallback::grid(num_value_heads, parts);
                 launch(2, index, &chunk_fallback::KERNEL.entries[0], grid, false)?;
             }

@@ -43,7 +43,7 @@ pub(crate) fn choose(card: &Card, problem: &Problem, pointers: &Pointers, policy
         let verdict = kernel
             .require(&card, problem, pointers)
             .and_then(|()| if forced { Ok(()) } else { prefer(kernel, &card, problem, policy) })
-            .and_then(|()| scratch(kernel, problem, pointers, policy));
+            .and_then(|()| scratch(kernel, &card, problem, pointers, policy));
         match verdict {
             Ok((scratch_bytes, launches)) => {
                 let chosen = if forced { Reason::Forced } else { Reason::Selected };
@@ -89,10 +89,16 @@ pub fn plan(card: &Card, heads: Heads, tokens: usize, policy: &Policy) -> Result
 }
 
 /// Scratch bytes and launches of a kernel under the policy's limit.
-fn scratch(kernel: Kernel, problem: &Problem, pointers: &Pointers, policy: &Policy) -> Result<(usize, usize), Reason> {
+fn scratch(
+    kernel: Kernel,
+    card: &Card,
+    problem: &Problem,
+    pointers: &Pointers,
+    policy: &Policy,
+) -> Result<(usize, usize), Reason> {
     let Some(form) = Form::of(kernel) else { return Ok((0, 1)) };
     let segments = cut(form, problem, pointers, policy.max_scratch_bytes)?;
-    Ok((segments.scratch_bytes, segments.launches()))
+    Ok((segments.scratch_bytes, segments.launches(card)))
 }
 
 /// How a form of the chunked path cuts the problem with at most `limit` bytes of scratch.

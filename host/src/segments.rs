@@ -75,12 +75,9 @@ impl Form {
         (x * y).div_ceil(most_waves)
     }
 
-    /// The launches of a segment, by name.
-    pub fn phases(self) -> &'static [&'static str] {
-        match self {
-            Self::Plain => &["prep", "scan"],
-            Self::Tensor => &["prep", "scan", "fallback"],
-        }
+    /// The launches of a segment on `card`, by name. Hopper's scan is its own fallback.
+    pub fn phases(self, card: &Card) -> &'static [&'static str] {
+        if self == Self::Plain || self.is_hopper(card) { &["prep", "scan"] } else { &["prep", "scan", "fallback"] }
     }
 
     pub fn prep_entry(self, values_per_key: usize, is_hopper: bool) -> &'static Entry<Args> {
@@ -191,9 +188,9 @@ impl Segments {
         })
     }
 
-    /// Kernels that are launched.
-    pub fn launches(&self) -> usize {
-        if self.tokens == 0 { 1 } else { self.form.phases().len() * self.tokens.div_ceil(self.segment_tokens) }
+    /// Kernels that are launched on `card`.
+    pub fn launches(&self, card: &Card) -> usize {
+        if self.tokens == 0 { 1 } else { self.form.phases(card).len() * self.count() }
     }
 
     /// `pointers` with the states of the segment of `tokens` from `first` on: each but the first starts from what the one
@@ -260,12 +257,12 @@ pub(crate) fn launches(
         (tokens > 0).then(|| launch(0, form.prep_entry(ratio, is_hopper), grid, index, follows_early))
     };
     let scan_grid = form.scan_grid(&problem.heads);
+    let has_fallback = form == Form::Tensor && !is_hopper && problem.tokens > 0;
     (0..segments.count()).flat_map(move |index| {
         let (is_first, is_last) = (index == 0, index + 1 == segments.count());
-        // On Hopper it waits for chunk prep itself, which is in front of the first one.
-        let follows_early = is_hopper && is_first && problem.tokens > 0;
-        let scan = launch(1, scan_entry, scan_grid, index, follows_early);
-        let fallback = (form == Form::Tensor && problem.tokens > 0).then(|| {
+        // On Hopper it waits for chunk prep itself, which is in front of it.
+        let scan = launch(1, scan_entry, scan_grid, index, is_hopper && problem.tokens > 0);
+        let fallback = has_fallback.then(|| {
             let grid = chunk_fallback::grid(num_v_heads as u32, 1);
             launch(2, &chunk_fallback::KERNEL.entries[0], grid, index, false)
         });

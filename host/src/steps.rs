@@ -166,7 +166,8 @@ impl Plan {
 /// The kernel of the longest sequence, the launches of all.
 fn by_sequences(card: &Card, request: &Request<'_>, policy: &Policy) -> Result<Launch> {
     let plan = Plan::of(card, request, policy)?;
-    let mut launches = plan.together.as_ref().map_or(0, Batches::launches);
+    let passed = policy.passing(card);
+    let mut launches = plan.together.as_ref().map_or(0, |together| together.launches(&passed));
     let mut scratch_bytes = plan.together.as_ref().map_or(0, |together| together.scratch_bytes);
     for &(index, kernel) in &plan.apart {
         let (problem, pointers) = plain::sequence(request, index);
@@ -290,9 +291,9 @@ mod tests {
     #[test]
     fn a_card_that_passes_for_another_takes_the_others_entries() {
         let as_if = |capability| entries(&Policy { emulate_capability: capability, ..Policy::default() });
-        let chunked = |prep, scan| vec![prep, scan, "gdn_chunk_fallback"];
-        assert_eq!(as_if(None), chunked("gdn_chunk_prep_hopper_r2", "gdn_chunk_scan_warpgroup"));
-        assert_eq!(as_if(Some(80)), chunked("gdn_chunk_prep_tensor_r2", "gdn_chunk_scan_tensor_ahead"));
+        
+        assert_eq!(as_if(None), ["gdn_chunk_prep_hopper_r2", "gdn_chunk_scan_warpgroup"]);
+        assert_eq!(as_if(Some(80)), ["gdn_chunk_prep_tensor_r2", "gdn_chunk_scan_tensor_ahead", "gdn_chunk_fallback"]);
         assert_eq!(as_if(Some(75)), ["gdn_recurrent_by_column"]);
     }
 

@@ -230,7 +230,8 @@ impl Gdn {
         let tokens = request.sequences.total();
         let is_timed = self.policy.timing && tokens > 0 && request.sequences.count() == 1;
         let form = Form::of(launch.kernel).filter(|_| is_timed);
-        let mut timing = form.map(|form| Timing::start(stream, form.phases())).transpose()?;
+        let card = self.policy.passing(&self.facts().card());
+        let mut timing = form.map(|form| Timing::start(stream, form.phases(&card))).transpose()?;
         let scratch = GlobalMut::new(scratch as *mut f32);
         steps::steps(&self.facts().card(), &request, launch, &self.policy, scratch, |step| {
             let phase = if let Step::Chunked(step) = &step { step.phase } else { timing::CONVERSION };

@@ -161,9 +161,9 @@ fn launches_are_common() {
     call.sequences = Sequences::Varlen { cu_seqlens: &cu_seqlens };
     let request = call.request().without_idle_strides();
     let batches = |limit| Batches::of(&request, &[0, 1, 2, 3], limit).unwrap();
-    assert_eq!(batches(usize::MAX).launches(), 4);
+    assert_eq!(batches(usize::MAX).launches(&CARD), 4);
     // Segments of up to three chunks, in groups of no more, of which two take turns.
     let short = batches(scratch_of(6));
-    assert!(short.scratch_bytes <= scratch_of(6) && short.launches() > 4, "{short:?}");
+    assert!(short.scratch_bytes <= scratch_of(6) && short.launches(&CARD) > 4, "{short:?}");
     assert!(Batches::of(&request, &[0, 1, 2, 3], 100).is_err());
 }

@@ -132,6 +132,12 @@ pub unsafe fn shared_read_quad(pointer: *const f32) -> Quad {
 
 #[inline(always)]
 #[track_caller]
+pub unsafe fn shared_read_pair(pointer: *const f32) -> [f32; 2] {
+    emulator::shared_read_pair(pointer, Location::caller())
+}
+
+#[inline(always)]
+#[track_caller]
 pub unsafe fn shared_write_quad(pointer: *mut f32, value: Quad) {
     emulator::shared_write_quad(pointer, value, Location::caller());
 }

@@ -18,7 +18,7 @@ unsafe extern "C" {
     fn ctaid_y() -> u32;
     #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.all"]
     fn barrier_sync(barrier: u32);
-    #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.count"]
+    #[link_name = "llvm.nvvm.barrier.cta.sync.count"]
     fn barrier_sync_count(barrier: u32, threads: u32);
     #[link_name = "llvm.nvvm.bar.warp.sync"]
     fn bar_warp_sync(mask: u32);
@@ -104,7 +104,7 @@ pub unsafe fn sync_threads() {
 
 #[inline(always)]
 pub unsafe fn sync_roles(threads: u32) {
-    // SAFETY: `bar.sync 1, threads`; the caller has so many here.
+    // SAFETY: `barrier.sync 1, threads`; the caller has so many here.
     unsafe { barrier_sync_count(1, threads) }
 }
 
@@ -201,6 +201,12 @@ pub unsafe fn shared_write_quad(pointer: *mut f32, value: Quad) {
 #[repr(simd)]
 #[derive(Clone, Copy)]
 struct VectorPair([f32; 2]);
+
+#[inline(always)]
+pub unsafe fn shared_read_pair(pointer: *const f32) -> [f32; 2] {
+    // SAFETY: in the block's shared memory and 8-byte aligned, by the caller; a vector of two floats has a pair's bytes.
+    unsafe { core::mem::transmute::<VectorPair, [f32; 2]>(pointer.cast::<VectorPair>().read()) }
+}
 
 #[inline(always)]
 pub unsafe fn shared_write_pair(pointer: *mut f32, value: [f32; 2]) {

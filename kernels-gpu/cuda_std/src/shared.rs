@@ -63,6 +63,17 @@ impl<const N: usize> Tile<N> {
         unsafe { imp::shared_write_if(condition, Self::address(tile, index, 1), value) }
     }
 
+    /// The two values from `index` on, `index % 2 == 0`. PTX `ld.shared.v2.f32`.
+    ///
+    /// # Safety
+    /// As [`Tile::at`].
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn pair(tile: *mut Self, index: usize) -> [f32; 2] {
+        // SAFETY: in bounds by `address`; order by the caller's contract.
+        unsafe { imp::shared_read_pair(Self::address(tile, index, 2)) }
+    }
+
     /// The four values from `index` on, `index % 4 == 0`. PTX `ld.shared.v4.f32`.
     ///
     /// # Safety

@@ -64,8 +64,8 @@ pub unsafe fn sync_threads() {
 }
 
 /// [`sync_threads`] of a block whose warps have different roles: each comes as often, from a place of its own. The emulator
-/// does not ask that threads meet at one place. PTX `bar.sync 1, THREADS`: with the number of threads, so that tools take it for
-/// what it is.
+/// does not ask that threads meet at one place. PTX `barrier.sync 1, THREADS`: with the number of threads, and not `.aligned`,
+/// which tools take to mean that all come from one place.
 ///
 /// # Safety
 /// As there; the threads of a warp come together, and a block has `THREADS` of them.

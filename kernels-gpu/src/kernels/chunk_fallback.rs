@@ -5,13 +5,14 @@ use super::chunk::{Args, chunk_kernel};
 use super::chunk_parts::{Part, final_state, initial_state};
 use super::chunk_scan_tensor::COLUMNS_PER_BLOCK;
 use super::chunk_tensor::Scratch;
-use super::{recurrence, recurrent_by_column};
-use cuda_std::thread::{block_idx_x, block_idx_y, thread_idx_x};
+use super::recurrence::{self, Role};
+use super::recurrent_by_column;
+use cuda_std::thread::{block_idx_x, block_idx_y, thread_idx_below};
 
 pub use recurrent_by_column::THREADS;
 
-/// Blocks that share a mark.
-const BLOCKS_PER_MARK: usize = COLUMNS_PER_BLOCK / recurrent_by_column::COLUMNS_PER_BLOCK;
+/// Tiles of columns that share a mark.
+pub const TILES_PER_HALF: usize = COLUMNS_PER_BLOCK / recurrent_by_column::COLUMNS_PER_BLOCK;
 
 chunk_kernel! {
     kernel "chunk_fallback", capability 80, blocks 2;
@@ -26,21 +27,33 @@ chunk_kernel! {
 #[inline(always)]
 pub unsafe fn run(args: Args) {
     let (place, value_head) = args.part_and_value_head(block_idx_y());
-    // SAFETY: the grid has so many parts. All lanes are here.
+    // SAFETY: the grid has so many parts. All lanes are here. The mark is the block's, so that all of its threads are here.
     unsafe {
         let part = Part::at(&args, place);
-        let (half, lane) = (block_idx_x() as usize / BLOCKS_PER_MARK, thread_idx_x() as usize % 32);
-        if Scratch::of(&args).is_half_marked(&part, value_head as usize, half, lane) {
-            // The contract is the same. The mark is the block's, so that all of its threads are here.
-            let args = Args {
-                v: part.v(&args),
-                out: part.out(&args),
-                initial_state: initial_state(&args, place),
-                final_state: final_state(&args, place),
-                ..part.inputs(&args)
-            };
-            recurrent_by_column::run_head(recurrent(&args), value_head);
+        let (tile, thread) = (block_idx_x() as usize, thread_idx_below::<THREADS>());
+        if Scratch::of(&args).is_half_marked(&part, value_head as usize, tile / TILES_PER_HALF, thread % 32) {
+            run_tile(&args, place, value_head, tile, thread);
         }
+    }
+}
+
+/// A tile of columns of a part's value head, from the part's start.
+///
+/// # Safety
+/// As [`run`], by [`THREADS`] threads of a block, of which this is one; there are such a part, head and tile.
+#[inline(always)]
+pub unsafe fn run_tile(args: &Args, place: usize, value_head: u32, tile: usize, thread: usize) {
+    // SAFETY: by the caller; the contract is the same.
+    unsafe {
+        let part = Part::at(args, place);
+        let args = Args {
+            v: part.v(args),
+            out: part.out(args),
+            initial_state: initial_state(args, place),
+            final_state: final_state(args, place),
+            ..part.inputs(args)
+        };
+        recurrent_by_column::run_head(recurrent(&args), value_head, tile, Role::of(thread));
     }
 }
 

@@ -115,19 +115,18 @@ fn column_of(role: Role, column_tile: usize) -> usize {
 #[inline(always)]
 pub unsafe fn run(args: Args) {
     // SAFETY: by the caller.
-    unsafe { run_head(args, block_idx_y()) };
+    unsafe { run_head(args, block_idx_y(), block_idx_x() as usize, Role::here::<THREADS>()) };
 }
 
 /// The kernel in a block of columns of `value_head`.
 ///
 /// # Safety
-/// As [`run`]; there is such a head.
+/// As [`run`], by [`THREADS`] threads of a block; there are such a head and such columns.
 #[inline(always)]
-pub unsafe fn run_head(args: Args, value_head: u32) {
-    let role = Role::here::<THREADS>();
+pub unsafe fn run_head(args: Args, value_head: u32, column_tile: usize, role: Role) {
     let key_head = key_head(value_head, args.values_per_key, args.num_key_heads, args.head_map) as usize;
     let value_head = value_head as usize;
-    let column = column_of(role, block_idx_x() as usize);
+    let column = column_of(role, column_tile);
 
     let initial_state = args.initial_state_of(value_head);
     let mut s = [[[0.0; 4]; QUADS]; COLUMNS_PER_THREAD];

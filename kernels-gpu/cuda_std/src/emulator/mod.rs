@@ -49,7 +49,7 @@ pub use fault::{Action, Collective, Fault, Other, Place, Space};
 pub(crate) use global::{global_read, global_write, prefetch};
 pub use memory::Memory;
 pub(crate) use shared::{
-    shared_memory, shared_read, shared_read_quad, shared_write, shared_write_pair, shared_write_quad,
+    shared_memory, shared_read, shared_read_pair, shared_read_quad, shared_write, shared_write_pair, shared_write_quad,
 };
 
 pub(crate) use tensor::{load_matrix_x4, load_matrix_x4_transposed, mma_16x8x16};

@@ -99,6 +99,11 @@ pub(crate) fn shared_read(pointer: *const f32, location: &'static Location<'stat
 }
 
 #[inline(never)]
+pub(crate) fn shared_read_pair(pointer: *const f32, location: &'static Location<'static>) -> [f32; 2] {
+    read(pointer, location)
+}
+
+#[inline(never)]
 pub(crate) fn shared_read_quad(pointer: *const f32, location: &'static Location<'static>) -> [f32; 4] {
     read(pointer, location)
 }

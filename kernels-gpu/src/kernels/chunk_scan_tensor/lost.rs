@@ -16,11 +16,28 @@ pub unsafe fn note<const N: usize>(tile: *mut Tile<N>, index: usize, has_lost: b
     unsafe { Tile::put_if(tile, has_lost, index, 1.0) };
 }
 
+/// Whether any of the threads has noted something.
+///
+/// # Safety
+/// All lanes of the warp are here; a barrier has passed since the last note.
+#[inline(always)]
+pub unsafe fn is_noted<const N: usize>(tile: *mut Tile<N>, lane: usize) -> bool {
+    let mut noted = 0;
+    for turn in 0..N / 128 {
+        // SAFETY: bounds: four places a lane and turn. Barrier: by the caller.
+        let quad = unsafe { Tile::quad(tile, 128 * turn + lane % 32 * 4) };
+        for i in 0..4 {
+            noted |= u32::from(quad[i] != 0.0);
+        }
+    }
+    // SAFETY: all lanes are here.
+    unsafe { warp_max(noted) != 0 }
+}
+
 /// Leaves the block's mark for the fallback, and gives it: whether any of the threads has noted something.
 ///
 /// # Safety
-/// All lanes of the warp are here; a barrier has passed since the last note; the part has tokens; `half` is the block's half of
-/// the value head's columns.
+/// As [`is_noted`]; the part has tokens; `half` is the block's half of the value head's columns.
 #[inline(always)]
 pub unsafe fn mark<const N: usize>(
     tile: *mut Tile<N>,
@@ -30,19 +47,11 @@ pub unsafe fn mark<const N: usize>(
     value_head: usize,
     half: usize,
 ) -> bool {
-    let mut noted = 0;
-    for turn in 0..N / 128 {
-        // SAFETY: bounds: four places a lane and turn. Barrier: by the caller.
-        let quad = unsafe { Tile::quad(tile, 128 * turn + thread % 32 * 4) };
-        for i in 0..4 {
-            noted |= u32::from(quad[i] != 0.0);
-        }
-    }
-    // SAFETY: all lanes are here.
-    let noted = unsafe { warp_max(noted) };
+    // SAFETY: by the caller.
+    let noted = unsafe { is_noted(tile, thread % 32) };
     if thread == 0 {
         // SAFETY: bounds: a part with tokens has its chunks in the scratch. Owner: this thread alone has the half's.
-        unsafe { scratch.scan_marks(part.first_chunk, value_head).put(half, noted as f32) };
+        unsafe { scratch.scan_marks(part.first_chunk, value_head).put(half, f32::from(u8::from(noted))) };
     }
-    noted != 0
+    noted
 }
