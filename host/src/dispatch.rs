@@ -281,7 +281,7 @@ mod tests {
             choose(&H200, problem, &pointers(), &Policy { max_scratch_bytes: limit, ..Policy::default() }).unwrap()
         };
         let whole = plan(&short, usize::MAX);
-        assert_eq!(whole.launches, 3);
+        assert_eq!(whole.launches, 2);
         let long_plan = plan(&long, usize::MAX);
         // Two segments take turns.
         assert_eq!((long_plan.scratch_bytes, long_plan.launches), (2 * whole.scratch_bytes, 48));

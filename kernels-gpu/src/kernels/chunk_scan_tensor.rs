@@ -381,7 +381,6 @@ pub unsafe fn run<const AHEAD: usize, const AHEAD_AND_ONE: usize>(args: Args) {
                     second.advance(s_largest[1], v_largest[1], total_decay, t_sum),
                 ];
                 scales = [first, second];
-                lost::note(&raw mut (*exchange).lost, thread, columns[0].has_lost | columns[1].has_lost);
                 let others = part.take(to_keys);
                 let h_f = [0, 1].map(|index| part.factors(head, index));
                 let mut y = scaled(v, columns.map(|column| column.y));

@@ -77,9 +77,13 @@ pub unsafe fn largest_finite_of<const OCTETS: usize>(octets: &[Sums; OCTETS]) ->
 #[derive(Clone, Copy)]
 pub struct Scale {
     exponent: i32,
-    /// That of the last chunk's y; before the first chunk the largest there is.
+    /// That of the last chunk's y; before the first chunk the largest there is; [`LOST`] once the state has lost bits that
+    /// mattered.
     y_exponent: i32,
 }
+
+/// So low that every power of two is for something far below.
+const LOST: i32 = -4096;
 
 /// A column's factors in a chunk.
 #[derive(Clone, Copy)]
@@ -92,8 +96,6 @@ pub struct Factors {
     pub decay: f32,
     /// Multiplies T's products with y: what the chunk adds to the state.
     pub gain: f32,
-    /// Whether the state has lost bits that now matter: y is far below what it was in the last chunk.
-    pub has_lost: bool,
 }
 
 impl Factors {
@@ -144,20 +146,19 @@ impl Scale {
         // Down it may go further than a factor does: only a state that is as good as zero beside the chunk does.
         let shift = (exponent - self.exponent).min(126);
         self.exponent += shift;
-        let has_lost = self.is_outgrown(y_exponent);
-        self.y_exponent = y_exponent;
+        // Once lost, for good.
+        self.y_exponent = if self.is_outgrown(y_exponent) { LOST } else { y_exponent };
         Factors {
             y: power_of_two(y_exponent),
             s_to_y,
             decay: total_decay * power_of_two(shift.max(-126)),
             gain: power_of_two((self.exponent - y_exponent - T_SCALE_EXPONENT).clamp(-126, 127)),
-            has_lost,
         }
     }
 }
 
-/// Whether the state at the end, in the warp's columns together, has lost bits beside what the last chunk's y was. A column
-/// alone may well be small there, when the last tokens write little to it.
+/// Whether the state has lost bits, in a chunk, or at the end beside what the last chunk's y was: there in the warp's columns
+/// together, since a column alone may well be small there, when the last tokens write little to it.
 ///
 /// # Safety
 /// All lanes of the warp are here.

@@ -1,10 +1,10 @@
 //! What a thread that computes has and does: its part of the state, from chunk to chunk.
 use super::products::{Step, d, gain, outputs, project, project_half};
 use super::{
-    COLUMNS_PER_BLOCK, COLUMNS_PER_WARP, Halves, MATH, ROW_OCTETS, STAGES, Shared, Stage, State, TokenHalves, V_STRIDE,
+    COLUMNS_PER_BLOCK, COLUMNS_PER_WARP, Halves, MATH, ROW_OCTETS, STAGES, Shared, Stage, State, TOKEN_OCTETS, TokenHalves, V_STRIDE,
 };
 use crate::kernels::chunk::{Args, CHUNK, again};
-use crate::kernels::chunk_scan_tensor::factors::{Columns, Pair, column_of};
+use crate::kernels::chunk_scan_tensor::factors::{Columns, Factor, Pair, column_of};
 use crate::kernels::chunk_scan_tensor::lost;
 use crate::kernels::chunk_scan_tensor::scales::{Factors, Scale, have_lost, largest_of};
 use crate::kernels::chunk_tensor::{FACTORS, OUT_FACTORS, TOTAL_DECAY, for_each};
@@ -36,14 +36,14 @@ pub struct Carried {
     halves: Halves,
     scales: Columns<Scale>,
     at_keys: Sums,
-    /// The largest elements of the columns of s, as it is kept.
-    s_largest: Columns<f32>,
+    /// The largest elements of the columns of s, as it is kept, in the lane's rows.
+    largest: LargestHalves,
 }
 
 impl Carried {
     #[inline(always)]
     pub fn of(s: State) -> Self {
-        Self { s, halves: Halves::ZERO, scales: [Scale::of(0.0); 2], at_keys: [0.0; 16], s_largest: [0.0; 2] }
+        Self { s, halves: Halves::ZERO, scales: [Scale::of(0.0); 2], at_keys: [0.0; 16], largest: [0; 2] }
     }
 
     /// Leaves the state without scales.
@@ -53,31 +53,62 @@ impl Carried {
     }
 }
 
+/// What a chunk brings for y, of the lane's tokens and columns.
+struct Brought {
+    /// [octet][token][column]
+    v: [[[f32; 2]; 2]; TOKEN_OCTETS],
+    /// [octet][token]
+    h: [[f32; 2]; TOKEN_OCTETS],
+    /// [column]: the largest v
+    largest: Columns<f32>,
+    /// e^(G_last), and sums of T's entries
+    t: [f32; 4],
+}
+
+impl Brought {
+    /// y of an octet of tokens: v less what the state gives at keys.
+    #[inline(always)]
+    fn y<const OCTET: usize>(&self, columns: &Columns<Factors>, at_keys: &Sums) -> [f32; 4] {
+        let mut y = [0.0; 4];
+        for_each!(I in [0 1 2 3] {
+            let (column, next) = (&columns[column_of(I)], I % 2);
+            let v = self.v[OCTET][next][column_of(I)];
+            y[I] = fma(-self.h[OCTET][next], at_keys[4 * OCTET + I] * column.s_to_y, v * column.y);
+        });
+        y
+    }
+}
+
 impl Lane<'_> {
     #[inline(always)]
     fn stage(&self, chunk: u32) -> *mut Stage {
         self.shared.cast::<Stage>().wrapping_add(chunk as usize % STAGES)
     }
 
-    /// y of an octet of tokens: v less what the state gives at keys.
+    /// What the chunk brings for y.
     ///
     /// # Safety
     /// The stage is complete.
     #[inline(always)]
-    unsafe fn y<const OCTET: usize>(&self, stage: *mut Stage, columns: &Columns<Factors>, at_keys: &Sums) -> [f32; 4] {
-        let first = 2 * (self.lane % 4) * V_STRIDE + first_column(self.warp, self.lane);
-        let mut y = [0.0; 4];
+    unsafe fn read(&self, stage: *mut Stage) -> Brought {
+        let column = first_column(self.warp, self.lane);
+        let first = 2 * (self.lane % 4) * V_STRIDE + column;
+        let mut brought = Brought { v: [[[0.0; 2]; 2]; TOKEN_OCTETS], h: [[0.0; 2]; TOKEN_OCTETS], largest: [0.0; 2], t: [0.0; 4] };
         // SAFETY: fields; bounds: token < 32, columns below 64, four octets of four pairs. Barrier: by the caller.
         unsafe {
-            let (v, head) = (&raw mut (*stage).v, &raw mut (*stage).head);
-            let h = Tile::quad(head, FACTORS + 4 * (4 * OCTET + self.lane % 4));
-            let v = [0, 1].map(|next| Tile::pair(v, first + (8 * OCTET + next) * V_STRIDE));
-            for i in 0..4 {
-                let (column, next) = (columns[column_of(i)], i % 2);
-                y[i] = fma(-h[next], at_keys[4 * OCTET + i] * column.s_to_y, v[next][column_of(i)] * column.y);
-            }
+            let (v, head, largest) = (&raw mut (*stage).v, &raw mut (*stage).head, &raw mut (*stage).v_largest);
+            let (early, late) = (Tile::pair(largest, column), Tile::pair(largest, COLUMNS_PER_BLOCK + column));
+            brought.largest = [early[0].max(late[0]), early[1].max(late[1])];
+            brought.t = Tile::quad(head, TOTAL_DECAY);
+            for_each!(OCTET in [0 1 2 3] {
+                brought.h[OCTET] = Tile::pair(head, FACTORS + 4 * (4 * OCTET + self.lane % 4));
+                brought.v[OCTET] = [
+                    Tile::pair(v, first + 8 * OCTET * V_STRIDE),
+                    Tile::pair(v, first + (8 * OCTET + 1) * V_STRIDE),
+                ];
+            });
         }
-        y
+        brought
     }
 
     /// The state, scaled and split, and its products with the first chunk's keys.
@@ -100,7 +131,10 @@ impl Lane<'_> {
             carried.at_keys = project_half::<0, true>([0.0; 16], keys, &carried.halves);
             carried.at_keys = project_half::<4, false>(carried.at_keys, keys, &carried.halves);
             commit();
-            carried.s_largest = largest_half(&carried.halves);
+            carried.largest = [0; 2];
+            for_each!(STEP in [0 1 2 3 4 5 6 7] {
+                carried.largest = larger(carried.largest, &carried.halves.high[STEP]);
+            });
         }
         wait::<0>();
         carried.at_keys = arrived(carried.at_keys);
@@ -136,24 +170,18 @@ impl Lane<'_> {
         });
     }
 
-    /// Notes that bits were lost, if they were. The place is computed again, since it is not to take a register all the way.
-    ///
-    /// # Safety
-    /// All lanes are here.
-    #[inline(always)]
-    unsafe fn note(&self, has_lost: bool) {
-        // SAFETY: a field; all lanes are here. Owner: a place a thread.
-        unsafe { lost::note(&raw mut (*self.shared).lost, again(thread_idx_x()) as usize % MATH, has_lost) };
-    }
-
     /// Notes whether the state at the end has lost bits.
     ///
     /// # Safety
     /// All lanes are here.
     #[inline(always)]
     pub unsafe fn note_end(&self, carried: &Carried) {
-        // SAFETY: all lanes are here.
-        unsafe { self.note(have_lost(&carried.scales, carried.s_largest)) };
+        // SAFETY: a field; all lanes are here. Owner: a place a thread.
+        unsafe {
+            let place = again(thread_idx_x()) as usize % MATH;
+            let has_lost = have_lost(&carried.scales, largest_of_columns(carried.largest));
+            lost::note(&raw mut (*self.shared).lost, place, has_lost);
+        }
     }
 
     /// A chunk with `tokens` tokens in it and after it.
@@ -168,34 +196,33 @@ impl Lane<'_> {
             let (keys, queries) = (&raw mut (*stage).keys[0], &raw mut (*stage).keys[1]);
             (keys, queries, &raw mut (*stage).head, &raw mut (*next).keys[0])
         };
+        // What it brings comes before the products, whose reads of shared memory it would have to wait for.
+        // SAFETY: complete by the caller; all lanes are here.
+        let (brought, s_largest) = unsafe {
+            let brought = self.read(stage);
+            let s_largest = largest_of_columns(carried.largest);
+            sync_warp();
+            (brought, s_largest)
+        };
         fence();
         // SAFETY: by the caller.
         let at_queries = unsafe { project_half::<0, true>([0.0; 16], queries, &carried.halves) };
         commit();
 
-        // SAFETY: by the caller; all lanes are here. Bounds: in the tile.
-        let (columns, y) = unsafe {
-            let [total_decay, early_sum, late_sum, _] = Tile::quad(head, TOTAL_DECAY);
-            let t_sum = early_sum + late_sum;
-            let [mut first, mut second] = carried.scales;
-            let tile = &raw mut (*stage).v_largest;
-            let column = first_column(self.warp, self.lane);
-            let (early, late) = (Tile::pair(tile, column), Tile::pair(tile, COLUMNS_PER_BLOCK + column));
-            let v_largest = [early[0].max(late[0]), early[1].max(late[1])];
-            let columns = [
-                first.advance(carried.s_largest[0], v_largest[0], total_decay, t_sum),
-                second.advance(carried.s_largest[1], v_largest[1], total_decay, t_sum),
-            ];
-            carried.scales = [first, second];
-            self.note(columns[0].has_lost | columns[1].has_lost);
-            let mut y = TokenHalves::ZERO;
-            for_each!(STEP in [0 1] {
-                let first = self.y::<{ 2 * STEP }>(stage, &columns, &carried.at_keys);
-                let second = self.y::<{ 2 * STEP + 1 }>(stage, &columns, &carried.at_keys);
-                y.set(STEP, Pair::of([first, second]));
-            });
-            (columns, y)
-        };
+        let [total_decay, early_sum, late_sum, _] = brought.t;
+        let t_sum = early_sum + late_sum;
+        let [mut first, mut second] = carried.scales;
+        let columns = [
+            first.advance(s_largest[0], brought.largest[0], total_decay, t_sum),
+            second.advance(s_largest[1], brought.largest[1], total_decay, t_sum),
+        ];
+        carried.scales = [first, second];
+        let mut y = TokenHalves::ZERO;
+        for_each!(STEP in [0 1] {
+            let first = brought.y::<{ 2 * STEP }>(&columns, &carried.at_keys);
+            let second = brought.y::<{ 2 * STEP + 1 }>(&columns, &carried.at_keys);
+            y.set(STEP, Pair::of([first, second]));
+        });
         fence();
         // SAFETY: by the caller.
         let (t, at_queries) = unsafe {
@@ -220,6 +247,7 @@ impl Lane<'_> {
             d.set(STEP, Pair::of(octets));
         });
         let decay = columns.map(|column| column.decay);
+        let mut largest = [0; 2];
         fence();
         // SAFETY: by the caller.
         let gained_0 = unsafe { gain::<0>(keys, &d) };
@@ -237,7 +265,7 @@ impl Lane<'_> {
             sync_warp();
         }
         wait::<1>();
-        let [step_0, step_1] = advance::<0>(carried, &arrived(gained_0), decay);
+        let [step_0, step_1] = advance::<0>(carried, &mut largest, &arrived(gained_0), decay);
         fence();
         // SAFETY: by the caller.
         let (at_keys, gained_2) = unsafe {
@@ -246,7 +274,7 @@ impl Lane<'_> {
         };
         commit();
         wait::<1>();
-        let [step_2, step_3] = advance::<1>(carried, &arrived(gained_1), decay);
+        let [step_2, step_3] = advance::<1>(carried, &mut largest, &arrived(gained_1), decay);
         fence();
         // SAFETY: by the caller.
         let (at_keys, gained_3) = unsafe {
@@ -255,7 +283,7 @@ impl Lane<'_> {
         };
         commit();
         wait::<1>();
-        let [step_4, step_5] = advance::<2>(carried, &arrived(gained_2), decay);
+        let [step_4, step_5] = advance::<2>(carried, &mut largest, &arrived(gained_2), decay);
         fence();
         // SAFETY: by the caller.
         let at_keys = unsafe {
@@ -264,7 +292,7 @@ impl Lane<'_> {
         };
         commit();
         wait::<1>();
-        let [step_6, step_7] = advance::<3>(carried, &arrived(gained_3), decay);
+        let [step_6, step_7] = advance::<3>(carried, &mut largest, &arrived(gained_3), decay);
         fence();
         // SAFETY: by the caller.
         let at_keys = unsafe {
@@ -272,40 +300,51 @@ impl Lane<'_> {
             project::<false>(at_keys, next_keys, 7, step_7)
         };
         commit();
-        // SAFETY: all lanes are here.
-        carried.s_largest = unsafe { largest_half(&carried.halves) };
+        carried.largest = largest;
         wait::<0>();
         carried.at_keys = arrived(at_keys);
     }
 }
 
-/// The largest magnitude in each of the lane's columns of the state, by its high parts, and a little more.
+/// The largest magnitudes of some rows in the lane's columns, by their high parts: of each column, two in 16 bits.
+type LargestHalves = Columns<u32>;
+
+/// Those of sixteen rows more.
+#[inline(always)]
+fn larger(largest: LargestHalves, high: &Factor) -> LargestHalves {
+    [0, 1].map(|column| {
+        let own = larger_magnitudes_f16x2(high[column], high[2 + column]);
+        larger_magnitudes_f16x2(largest[column], own)
+    })
+}
+
+/// The largest magnitude in each of the lane's columns over the four lanes that have parts of them, and a little more.
 ///
 /// # Safety
 /// All lanes of the warp are here.
 #[inline(always)]
-unsafe fn largest_half(halves: &Halves) -> Columns<f32> {
+unsafe fn largest_of_columns([first, second]: LargestHalves) -> Columns<f32> {
     /// What rounding to 11 bits may have taken.
     const ROUNDING: f32 = 1.001;
-    [0, 1].map(|column| {
-        let mut largest = 0;
-        for_each!(STEP in [0 1 2 3 4 5 6 7] {
-            largest = larger_magnitudes_f16x2(largest, halves.high[STEP][column]);
-            largest = larger_magnitudes_f16x2(largest, halves.high[STEP][2 + column]);
-        });
-        let (first, second) = unpack_f16x2(largest);
-        let largest = first.max(second) * ROUNDING;
-        // SAFETY: all lanes are here. Four lanes share their columns.
-        unsafe {
-            let largest = largest.max(warp_shuffle_xor(largest, 1));
-            largest.max(warp_shuffle_xor(largest, 2))
-        }
-    })
+    // One of each column.
+    let mut largest = larger_magnitudes_f16x2(first & 0xffff | second << 16, first >> 16 | second & 0xffff_0000);
+    for bit in 0..2 {
+        // SAFETY: all lanes are here.
+        let others = unsafe { warp_shuffle_xor(f32::from_bits(largest), 1 << bit) };
+        largest = larger_magnitudes_f16x2(largest, others.to_bits());
+    }
+    let (first, second) = unpack_f16x2(largest);
+    [first * ROUNDING, second * ROUNDING]
 }
 
 /// Rows `32 PART ..` of the new state, and their halves.
 #[inline(always)]
-fn advance<const PART: usize>(carried: &mut Carried, gained: &Sums, decay: Columns<f32>) -> [Step; 2] {
+fn advance<const PART: usize>(
+    carried: &mut Carried,
+    largest: &mut LargestHalves,
+    gained: &Sums,
+    decay: Columns<f32>,
+) -> [Step; 2] {
     for_each!(OCTET in [0 1 2 3] {
         for i in 0..4 {
             let value = &mut carried.s[4 * PART + OCTET][i];
@@ -315,6 +354,7 @@ fn advance<const PART: usize>(carried: &mut Carried, gained: &Sums, decay: Colum
     [0, 1].map(|step| {
         let pair = Pair::of([carried.s[4 * PART + 2 * step], carried.s[4 * PART + 2 * step + 1]]);
         carried.halves.set(2 * PART + step, pair);
+        *largest = larger(*largest, &pair.high);
         Step { high: pair.high, low: pair.low }
     })
 }
