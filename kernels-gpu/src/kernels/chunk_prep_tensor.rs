@@ -388,13 +388,14 @@ pub unsafe fn run<const VALUES: usize>(args: Args) {
     let value = WARPS - 1 - part.warp;
     // SAFETY: four turns. Nobody has read anything yet; all lanes are here. A warp has a value head or none.
     unsafe {
+        // All loads are under way before the first is waited for.
+        let token = part.own_chunk * CHUNK + part.lane;
+        let gates = gates(&args, part.value_head(value), token, value < VALUES && part.lane < part.tokens);
         let keys = [0, 1].map(|turn| part.load_row(turn));
+        let queries = [2, 3].map(|turn| part.load_row(turn));
         if value < VALUES {
-            let token = part.own_chunk * CHUNK + part.lane;
-            let gates = gates(&args, part.value_head(value), token, part.lane < part.tokens);
             sum_gates(part.head(value), part.lane, gates);
         }
-        let queries = [2, 3].map(|turn| part.load_row(turn));
         for turn in 0..2 {
             part.split_row(turn, &keys[turn]);
         }

@@ -42,7 +42,8 @@ use cuda_std::Tile;
 use cuda_std::async_copy::{prefetch, wait as wait_for_copies};
 use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::thread::{
-    block_idx_x, block_idx_y, let_next_launch_start, sync_roles, thread_idx_below, thread_idx_x, wait_for_last_launch,
+    block_idx_x, block_idx_y, let_next_launch_start, sleep, sync_roles, thread_idx_below, thread_idx_x,
+    wait_for_last_launch,
 };
 use cuda_std::warp::warp_shuffle_idx;
 use cuda_std::warpgroup::fence_shared;
@@ -211,6 +212,8 @@ impl Work<'_> {
             // SAFETY: both roles come as often. The tiles of the chunk two before the arriving one are left.
             unsafe {
                 sync_roles::<ALL>();
+                // First the warps that compute have the way to shared memory for themselves.
+                sleep::<200>();
                 inputs.stage();
                 inputs.measure_v(arriving);
             }
