@@ -276,17 +276,17 @@ mod tests {
 
     #[test]
     fn scratch_is_that_of_a_segment_and_a_limit_makes_more_of_them() {
-        let (short, long) = (problem(16, 48, 2048), problem(16, 48, 32_768));
+        let (short, long) = (problem(16, 48, 1024), problem(16, 48, 32_768));
         let plan = |problem: &Problem, limit| {
             choose(&H200, problem, &pointers(), &Policy { max_scratch_bytes: limit, ..Policy::default() }).unwrap()
         };
         let whole = plan(&short, usize::MAX);
         assert_eq!(whole.launches, 2);
         let long_plan = plan(&long, usize::MAX);
-        // Two segments take turns.
-        assert_eq!((long_plan.scratch_bytes, long_plan.launches), (2 * whole.scratch_bytes, 48));
+        // Two segments of 4,096 take turns.
+        assert_eq!((long_plan.scratch_bytes, long_plan.launches), (8 * whole.scratch_bytes, 16));
         let limited = plan(&long, whole.scratch_bytes / 2);
-        assert_eq!((limited.kernel, limited.launches), (Kernel::ChunkedTensor, 192));
+        assert_eq!((limited.kernel, limited.launches), (Kernel::ChunkedTensor, 256));
         assert!(limited.scratch_bytes <= whole.scratch_bytes / 2);
         let refused = plan(&long, 1000);
         assert_eq!(refused.kernel, Kernel::RecurrentByKeyHead);

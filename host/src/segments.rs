@@ -13,8 +13,19 @@ use kernels_gpu::kernels::{
 };
 use kernels_gpu::shape::{GROUPED, TILED};
 
-/// Tokens of a segment, at most: its scratch stays in the second-level cache between the two kernels.
+/// Tokens of a segment in 32-bit floats, at most: its scratch stays in the second-level cache between the two kernels.
 const SEGMENT_TOKENS: usize = 2048;
+
+/// Tokens of a segment on tensor cores: about a quarter of a prompt, at least so many and at most. Chunk prep of a segment runs
+/// beside the scan of the one before it, and at the end nothing is left to run beside the last one, so that segments are short;
+/// each costs 6 to 10 us. An H200 took at 16/48 heads, in microseconds a call, with segments of so many tokens:
+/// ```text
+///   prompt     1,024    1,216    1,536    2,048    4,096
+///   2,048      148      148      153      156      156
+///   8,192      547      546      546      535      541
+///   32,768     2,197    2,166    2,166    2,142    2,113
+/// ```
+const TENSOR_SEGMENT_TOKENS: [usize; 2] = [1024, 4096];
 
 /// The two forms of the chunked path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +136,20 @@ impl Form {
         }
     }
 
+    /// Chunks of a segment of `whole` chunks, where nothing limits them.
+    fn segment_chunks(self, whole: usize) -> usize {
+        match self {
+            Self::Plain => whole.min(SEGMENT_TOKENS / CHUNK),
+            Self::Tensor => {
+                let [least, most] = TENSOR_SEGMENT_TOKENS.map(|tokens| tokens / CHUNK);
+                let about = (whole / 4).clamp(least, most);
+                // As many as come nearest to it, of the same length.
+                let count = ((whole + about / 2) / about).max(1);
+                whole.div_ceil(count)
+            }
+        }
+    }
+
     /// Floats of scratch of a segment.
     pub fn scratch_len(self, tokens: usize, heads: &Heads) -> usize {
         match self {
@@ -151,8 +176,8 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// The longest segments, up to [`SEGMENT_TOKENS`], whose scratch is within `limit` bytes. Where a prompt is cut does not
-    /// change a bit of the plain form's result.
+    /// The longest segments that the form takes, whose scratch is within `limit` bytes. Where a prompt is cut does not change a
+    /// bit of the plain form's result.
     ///
     /// # Errors
     /// [`Reason::ScratchLimit`] where one chunk is too much.
@@ -162,7 +187,7 @@ impl Segments {
         let floats = |tokens| form.scratch_len(tokens, &problem.heads);
         let bytes = |floats: usize| floats * size_of::<f32>();
         let whole = problem.tokens.div_ceil(CHUNK);
-        let longest = whole.min(SEGMENT_TOKENS / CHUNK);
+        let longest = form.segment_chunks(whole);
         if longest == whole && bytes(floats(whole * CHUNK)) <= limit {
             let (segment_tokens, scratch_bytes) = (whole * CHUNK, bytes(floats(whole * CHUNK)));
             return Ok(Self { form, tokens: problem.tokens, segment_tokens, stride: 0, carry: None, scratch_bytes });
@@ -331,6 +356,7 @@ pub(crate) fn args(
 
 #[cfg(test)]
 mod tests {
+    use super::{CHUNK, Form};
     use crate::inputs::{Family, Inputs};
     use crate::kernel::Kernel;
     use crate::policy::{PathChoice, Policy};
@@ -343,6 +369,16 @@ mod tests {
         let policy = Policy { max_scratch_bytes: limit, ..Policy::with_path(PathChoice::Forced(Kernel::Chunked)) };
         emulated::run_with(inputs.call(&mut out, &mut state), &policy, 1).unwrap();
         (out, state)
+    }
+
+    #[test]
+    fn segments_on_tensor_cores_are_about_a_quarter() {
+        let of = |tokens: usize| Form::Tensor.segment_chunks(tokens.div_ceil(CHUNK)) * CHUNK;
+        let cuts = [(1, 32), (1024, 1024), (1504, 1504), (1536, 768), (2048, 1024), (8192, 2048), (32_768, 4096)];
+        for (tokens, segment) in cuts {
+            assert_eq!(of(tokens), segment, "{tokens} tokens");
+        }
+        assert!((1..200_000).step_by(331).all(|tokens| (32..=6144).contains(&of(tokens))));
     }
 
     #[test]

@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn a_card_that_passes_for_another_takes_the_others_entries() {
         let as_if = |capability| entries(&Policy { emulate_capability: capability, ..Policy::default() });
-        
+
         assert_eq!(as_if(None), ["gdn_chunk_prep_hopper_r2", "gdn_chunk_scan_warpgroup"]);
         assert_eq!(as_if(Some(80)), ["gdn_chunk_prep_tensor_r2", "gdn_chunk_scan_tensor_ahead", "gdn_chunk_fallback"]);
         assert_eq!(as_if(Some(75)), ["gdn_recurrent_by_column"]);

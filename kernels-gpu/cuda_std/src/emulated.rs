@@ -3,7 +3,7 @@
 //! Accesses are not inlined into the kernel: their checks would swell it, and the call costs little beside them.
 use std::panic::Location;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::emulator;
 use crate::memory::Quad;
@@ -55,7 +55,7 @@ pub fn clock_cycles() -> u64 {
 
 #[inline(always)]
 pub fn sleep<const NANOSECONDS: u32>() {
-    std::thread::sleep(Duration::from_nanos(NANOSECONDS.into()));
+    std::thread::yield_now();
 }
 
 #[inline(always)]

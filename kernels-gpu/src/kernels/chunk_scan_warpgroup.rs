@@ -193,7 +193,8 @@ impl Work<'_> {
         if chunks == 0 {
             return false;
         }
-        let key_head = key_head(self.value_head as u32, args.values_per_key, args.num_key_heads, args.head_map) as usize;
+        let key_head =
+            key_head(self.value_head as u32, args.values_per_key, args.num_key_heads, args.head_map) as usize;
         let stages = self.shared.cast::<Stage>();
         let mut inputs = Inputs::of(args, &self.part, loader, stages, key_head, self.value_head, block_column);
         // SAFETY: nothing has been read yet.

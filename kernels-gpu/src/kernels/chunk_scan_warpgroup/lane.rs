@@ -1,7 +1,8 @@
 //! What a thread that computes has and does: its part of the state, from chunk to chunk.
 use super::products::{Step, d, gain, outputs, project, project_half};
 use super::{
-    COLUMNS_PER_BLOCK, COLUMNS_PER_WARP, Halves, MATH, ROW_OCTETS, STAGES, Shared, Stage, State, TOKEN_OCTETS, TokenHalves, V_STRIDE,
+    COLUMNS_PER_BLOCK, COLUMNS_PER_WARP, Halves, MATH, ROW_OCTETS, STAGES, Shared, Stage, State, TOKEN_OCTETS,
+    TokenHalves, V_STRIDE,
 };
 use crate::kernels::chunk::{Args, CHUNK, again};
 use crate::kernels::chunk_scan_tensor::factors::{Columns, Factor, Pair, column_of};
@@ -93,7 +94,8 @@ impl Lane<'_> {
     unsafe fn read(&self, stage: *mut Stage) -> Brought {
         let column = first_column(self.warp, self.lane);
         let first = 2 * (self.lane % 4) * V_STRIDE + column;
-        let mut brought = Brought { v: [[[0.0; 2]; 2]; TOKEN_OCTETS], h: [[0.0; 2]; TOKEN_OCTETS], largest: [0.0; 2], t: [0.0; 4] };
+        let mut brought =
+            Brought { v: [[[0.0; 2]; 2]; TOKEN_OCTETS], h: [[0.0; 2]; TOKEN_OCTETS], largest: [0.0; 2], t: [0.0; 4] };
         // SAFETY: fields; bounds: token < 32, columns below 64, four octets of four pairs. Barrier: by the caller.
         unsafe {
             let (v, head, largest) = (&raw mut (*stage).v, &raw mut (*stage).head, &raw mut (*stage).v_largest);
