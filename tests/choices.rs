@@ -36,7 +36,7 @@ fn scalars() -> View {
 /// 2,048 tokens of f32 with these gates.
 fn with_gates(gates: Gates) -> Call<'static> {
     let view = |count: usize| View::new(1 << 20, Dtype::F32, Strides::dense(count, 128));
-    Call::new(layer(), 2048, view(16), view(16), view(48), gates, view(48))
+    Call::new(layer(), 1024, view(16), view(16), view(48), gates, view(48))
 }
 
 fn raw() -> Gates {
@@ -84,20 +84,20 @@ fn what_is_special_takes_the_general_kernel() {
 #[test]
 fn what_is_converted_takes_the_chunked_kernels() {
     let heads = layer();
-    let long = call(2048, Dtype::F32);
+    let long = call(1024, Dtype::F32);
     let table = Indices::new(1 << 20, IndexDtype::I32);
     let [key_major, value_major] = [StateLayout::key_major(&heads), StateLayout::value_major(&heads)];
     let key_rows = StateLayout::key_rows(&heads);
     let (keys, values, gates, one_state) =
-        (2048 * 16 * 128 * 4, 2048 * 48 * 128 * 4, 2048 * 48 * 4, 48 * 128 * 128 * 4);
+        (1024 * 16 * 128 * 4, 1024 * 48 * 128 * 4, 1024 * 48 * 4, 48 * 128 * 128 * 4);
     let inputs = 2 * keys + values + 2 * gates;
     let view = |count: usize| View::new(1 << 20, Dtype::F32, Strides::dense(count, 128));
     let odd = View::new((1 << 20) + 4, Dtype::F32, Strides::dense(48, 128));
     let gate_logs = Gates::Log { g: scalars(), beta: scalars() };
-    let odd_out = Call::new(heads, 2048, view(16), view(16), view(48), gate_logs, odd);
+    let odd_out = Call::new(heads, 1024, view(16), view(16), view(48), gate_logs, odd);
     for (call, reason, launches, bytes) in [
-        (call(2048, Dtype::Bf16), Reason::Dtype { argument: "q", dtype: Dtype::Bf16 }, 2, inputs + values),
-        (call(2048, Dtype::F16), Reason::Dtype { argument: "q", dtype: Dtype::F16 }, 2, inputs + values),
+        (call(1024, Dtype::Bf16), Reason::Dtype { argument: "q", dtype: Dtype::Bf16 }, 2, inputs + values),
+        (call(1024, Dtype::F16), Reason::Dtype { argument: "q", dtype: Dtype::F16 }, 2, inputs + values),
         (long.qk_norm(QkNorm::L2 { eps: 1e-6 }), Reason::Norm, 1, 2 * keys),
         // What is not aligned goes along.
         (odd_out.qk_norm(QkNorm::L2 { eps: 1e-6 }), Reason::Norm, 2, 2 * keys + values),

@@ -18,14 +18,16 @@ const KERNELS: [Kernel; 2] = [Kernel::Chunked, Kernel::ChunkedTensor];
 const TENSOR: Path = Path::Cuda(Kernel::ChunkedTensor);
 
 /// Floats of scratch for segments of so many tokens, and the launches of a prompt with it.
-fn in_segments(kernel: Kernel, segment: usize, inputs: &Inputs) -> (usize, usize) {
+fn in_segments(gdn: &Gdn, kernel: Kernel, segment: usize, inputs: &Inputs) -> (usize, usize) {
     let Heads { num_k_heads, num_v_heads, .. } = inputs.heads;
     let segments = inputs.tokens.div_ceil(segment);
     match kernel {
         // Two segments take turns; what is enough for both is enough for a prompt of two.
         Kernel::ChunkedTensor => {
             let floats = 2 * chunk_tensor::scratch_len(segment, num_k_heads, num_v_heads);
-            (floats, 3 * if segments <= 2 { 1 } else { segments })
+            // Hopper's scan is its own fallback.
+            let phases = if gdn.facts().capability == 90 { 2 } else { 3 };
+            (floats, phases * if segments <= 2 { 1 } else { segments })
         }
         _ => (chunk::scratch_len(segment, num_v_heads), 2 * segments),
     }
@@ -138,7 +140,7 @@ fn segments_are_the_whole() {
             let inputs = tokens_of(&inputs, 0..tokens, &inputs.state);
             let whole = run(path, &inputs);
             for segment in [64, 96] {
-                let (floats, launches) = in_segments(kernel, segment, &inputs);
+                let (floats, launches) = in_segments(&gdn, kernel, segment, &inputs);
                 let mut policy = Policy::with_path(PathChoice::Forced(kernel));
                 policy.max_scratch_bytes = size_of::<f32>() * floats;
                 let mut output = Output::poisoned(&inputs);
@@ -163,7 +165,7 @@ fn segments_hand_on_the_state() {
     for (kernel, segment) in KERNELS.into_iter().flat_map(|kernel| [(kernel, 32), (kernel, 96)]) {
         let path = Path::Cuda(kernel);
         let (from_state, from_zeros) = (run(path, &inputs), run(path, &zeros));
-        let (floats, launches) = in_segments(kernel, segment, &inputs);
+        let (floats, launches) = in_segments(&gdn, kernel, segment, &inputs);
         let limited = |carried: usize| {
             let mut policy = Policy::with_path(PathChoice::Forced(kernel));
             policy.max_scratch_bytes = size_of::<f32>() * (floats + carried);

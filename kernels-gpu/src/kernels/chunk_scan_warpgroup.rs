@@ -214,7 +214,7 @@ impl Work<'_> {
             unsafe {
                 sync_roles::<ALL>();
                 // First the warps that compute have the way to shared memory for themselves.
-                sleep::<200>();
+                sleep::<100>();
                 inputs.stage();
                 inputs.measure_v(arriving);
             }
