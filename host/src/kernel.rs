@@ -28,7 +28,8 @@ pub enum Kernel {
     /// gates, tables and layouts of states) is converted around this one and the next.
     Chunked,
     /// The same on tensor cores, every number as a pair of 16-bit floats: `chunk_prep_tensor`, then `chunk_scan_tensor` or, on
-    /// Hopper, `chunk_scan_warpgroup`, then `chunk_fallback` for value heads out of their range, token by token. More scratch;
+    /// Hopper, `chunk_scan_warpgroup`, then `chunk_fallback` for value heads out of their range, token by token, which
+    /// Hopper's scan takes itself. More scratch;
     /// out may be anywhere. In each chunk of 32 tokens a column of the state, and the column's values, have one power of two, so
     /// that no column's bits depend on another, and an error is small beside the largest number of its column and chunk. Halves
     /// of a head's columns whose large state is forgotten while small values follow are the fallback's too. Where the state is

@@ -1,6 +1,7 @@
 //! Chunked Gated DeltaNet on tensor cores, last kernel: the value heads that [`super::chunk_prep_tensor`] marked as out of
 //! the range of 16-bit floats, and the halves of their columns that the scan did, token by token as
-//! [`super::recurrent_by_column`]. Where there are none, it ends at once.
+//! [`super::recurrent_by_column`]. Where there are none, it ends at once. On Hopper [`super::chunk_scan_warpgroup`] does this
+//! itself, with [`run_tile`].
 use super::chunk::{Args, chunk_kernel};
 use super::chunk_parts::{Part, final_state, initial_state};
 use super::chunk_scan_tensor::COLUMNS_PER_BLOCK;

@@ -16,7 +16,7 @@
 //! Keys longer than 1.7, `beta k.k` above 2, growing gates, gates below -103, what is not a number: there the state may grow
 //! without bound, or a matrix's entries do. Chunk prep marks the value head and the scan leaves it alone. Where a chunk forgets
 //! most of a large state, the scan may find that it lost bits, and marks its half of the columns.
-//! [`super::chunk_fallback`], launched after it, takes what is marked token by token.
+//! [`super::chunk_fallback`], launched after it, takes what is marked token by token; Hopper's scan takes its columns itself.
 use super::chunk::{Args, CHUNK};
 use super::chunk_parts::Part;
 use crate::shape::HEAD_DIM;
