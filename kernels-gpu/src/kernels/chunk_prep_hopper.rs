@@ -1,5 +1,5 @@
 //! [`chunk_prep_tensor`] on Hopper, before [`super::chunk_scan_warpgroup`]: the scan's blocks may start where its own have
-//! ended, and read the state meanwhile. Of a later segment it runs beside the scan of the one before, on the multiprocessors
+//! ended, and wait for it there. Of a later segment it runs beside the scan of the one before, on the multiprocessors
 //! that this one leaves, and ends after it: who waits for chunk prep waits for both.
 use super::chunk::{Args, chunk_kernel};
 use super::chunk_prep_tensor::{self, THREADS, shared_bytes};
