@@ -140,7 +140,7 @@ fn segments_are_the_whole() {
             let inputs = tokens_of(&inputs, 0..tokens, &inputs.state);
             let whole = run(path, &inputs);
             for segment in [64, 96] {
-                let (floats, launches) = in_segments(&gdn, kernel, segment, &inputs);
+                let (floats, launches) = in_segments(gdn, kernel, segment, &inputs);
                 let mut policy = Policy::with_path(PathChoice::Forced(kernel));
                 policy.max_scratch_bytes = size_of::<f32>() * floats;
                 let mut output = Output::poisoned(&inputs);
@@ -165,7 +165,7 @@ fn segments_hand_on_the_state() {
     for (kernel, segment) in KERNELS.into_iter().flat_map(|kernel| [(kernel, 32), (kernel, 96)]) {
         let path = Path::Cuda(kernel);
         let (from_state, from_zeros) = (run(path, &inputs), run(path, &zeros));
-        let (floats, launches) = in_segments(&gdn, kernel, segment, &inputs);
+        let (floats, launches) = in_segments(gdn, kernel, segment, &inputs);
         let limited = |carried: usize| {
             let mut policy = Policy::with_path(PathChoice::Forced(kernel));
             policy.max_scratch_bytes = size_of::<f32>() * (floats + carried);
