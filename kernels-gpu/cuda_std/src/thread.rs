@@ -44,7 +44,7 @@ pub fn clock_cycles() -> u64 {
     imp::clock_cycles()
 }
 
-/// Leaves the multiprocessor to others for about so long, at most twice. PTX `nanosleep`. In the emulator no time passes.
+/// Leaves the multiprocessor to others for about so long, at most twice. PTX `nanosleep`.
 #[inline(always)]
 pub fn sleep<const NANOSECONDS: u32>() {
     imp::sleep::<NANOSECONDS>();
