@@ -16,7 +16,8 @@ use kernels_gpu::shape::{GROUPED, TILED};
 /// Tokens of a segment in 32-bit floats, at most: its scratch stays in the second-level cache between the two kernels.
 const SEGMENT_TOKENS: usize = 2048;
 
-/// Tokens of a segment on tensor cores: about a quarter of a prompt, at least so many and at most. Chunk prep of a segment runs
+/// Tokens of a segment on tensor cores: about a quarter of a prompt, about so many at least and at most (up to 1,504 and 4,608,
+/// since all are of one length). Chunk prep of a segment runs
 /// beside the scan of the one before it, and at the end nothing is left to run beside the last one, so that segments are short;
 /// each costs 6 to 10 us. An H200 took at 16/48 heads, in microseconds a call, with segments of so many tokens:
 /// ```text
